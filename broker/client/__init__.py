@@ -1,4 +1,4 @@
-"""The AMQP 0-10 client, with the interface of the Qpid Messaging API.
+"""The client for AMQP 0-10 and 1.0, with the interface of the Qpid Messaging API.
 
     with Connection("localhost:5672") as connection:
         session = connection.session()
@@ -8,6 +8,8 @@
         message = receiver.fetch(timeout=1)
         session.acknowledge(message)
 
+The connection option `protocol` selects the protocol: `amqp0-10`, the default, or `amqp1.0`.
+
 The core is written as coroutines that only ever wait for a change of its state. It has two interfaces: `blocking`
 (exported by this package), in which each connection has a thread that reads and writes the socket, and `aio`, the same
 calls as asyncio coroutines.
@@ -15,8 +17,9 @@ calls as asyncio coroutines.
 Modules, in the order in which they build on each other:
 
     errors, options, address, message   errors; URLs and options; the syntax of addresses; messages and their encoding
-    machine                             the sans-I/O protocol machines, with this client's errors
-    links, session, connection          the core: senders and receivers, sessions, connections across reconnects
+    links, session                      the core: senders and receivers, sessions, across reconnects
+    amqp_0_10, amqp_1_0                 by protocol: sans-I/O `machine`, `links`, `session`; 1.0 has a `message`
+    connection                          a connection, across reconnects
     blocking, aio                       the two interfaces, each with its driver of socket and clock
 """
 
@@ -36,14 +39,18 @@ from qstore.broker.client.errors import (
     HeartbeatError,
     LinkClosedError,
     LinkError,
+    MessageRejected,
+    MessageReleased,
     MessagingError,
     NotFound,
+    SendError,
     SessionClosedError,
     SessionError,
     Timeout,
     TransactionAborted,
     TransactionError,
     TransactionUnknown,
+    UnsupportedError,
     UrlError,
 )
 from qstore.broker.client.message import Message
@@ -63,9 +70,12 @@ __all__ = [
     "LinkClosedError",
     "LinkError",
     "Message",
+    "MessageRejected",
+    "MessageReleased",
     "MessagingError",
     "NotFound",
     "Receiver",
+    "SendError",
     "Sender",
     "Session",
     "SessionClosedError",
@@ -74,5 +84,6 @@ __all__ = [
     "TransactionAborted",
     "TransactionError",
     "TransactionUnknown",
+    "UnsupportedError",
     "UrlError",
 ]

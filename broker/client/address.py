@@ -12,13 +12,19 @@ The options:
 
     create, assert, delete   always | sender | receiver | never
     mode                     browse | consume
-    node                     type queue | topic;  durable;  x-declare { ... };  x-bindings [ ... ]
+    node                     type queue | topic;  durable;  x-declare { ... };  x-bindings [ ... ];
+                             properties { ... };  capabilities [ ... ]
     link                     name;  durable;  reliability unreliable | at-most-once | at-least-once | exactly-once;
-                             selector;  x-declare { ... };  x-subscribe { ... };  x-bindings [ ... ]
+                             selector;  x-declare { ... };  x-subscribe { ... };  x-bindings [ ... ];
+                             timeout;  filter { ... } | [ { ... }, ... ]
     x-declare                durable, auto-delete, exclusive, alternate-exchange, arguments { ... };
                              type (of an exchange)
     x-subscribe              exclusive, resume-id, resume-ttl, arguments { ... }
     x-bindings               a list of { exchange, queue, key, arguments { ... } }
+    filter                   { name, descriptor, value }
+
+properties, capabilities, timeout and filter are for AMQP 1.0, which has no x-bindings, x-subscribe and link.x-declare
+(`amqp_1_0/links`).
 
 Other options whose names begin with x- are allowed everywhere and ignored.
 
@@ -29,6 +35,7 @@ the Qpid Messaging API, and its examples.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -316,6 +323,14 @@ class Binding(NamedTuple):
     arguments: Mapping[str, Any] | None = None
 
 
+class Filter(NamedTuple):
+    """A filter of AMQP 1.0: its descriptor is a number or a symbol."""
+
+    name: str
+    descriptor: int | str
+    value: Any
+
+
 class Target(NamedTuple):
     """An address with interpreted options.
 
@@ -331,6 +346,9 @@ class Target(NamedTuple):
         link_declare, link_bindings: x-declare and x-bindings of a receiver's own queue at an exchange.
         subscribe: the link's x-subscribe.
         selector: which messages a receiver gets, as a condition; None for all.
+        properties, capabilities: of the node, for AMQP 1.0.
+        timeout: seconds that the link's subscription outlives it, for AMQP 1.0; None if not given.
+        filters: of a receiver, for AMQP 1.0.
     """
 
     name: str
@@ -350,6 +368,28 @@ class Target(NamedTuple):
     link_bindings: tuple[Binding, ...]
     subscribe: Subscribe
     selector: str | None
+    properties: Mapping[str, Any] | None
+    capabilities: tuple[str, ...]
+    timeout: int | None
+    filters: tuple[Filter, ...]
+
+    @property
+    def only_1_0(self) -> str:
+        """The first option that is for AMQP 1.0 only; empty for none."""
+        found = {
+            "node.properties": self.properties, "node.capabilities": self.capabilities, "link.timeout": self.timeout,
+            "link.filter": self.filters,
+        }  # fmt: skip
+        return next((name for name, value in found.items() if value), "")
+
+    @property
+    def only_0_10(self) -> str:
+        """Likewise, for AMQP 0-10 only."""
+        found = {
+            "delete": self.delete, "node.x-bindings": self.node_bindings, "link.x-bindings": self.link_bindings,
+            "link.x-declare": self.link_declare != Declare(), "link.x-subscribe": self.subscribe != Subscribe(),
+        }  # fmt: skip
+        return next((name for name, value in found.items() if value), "")
 
 
 class _Options:
@@ -408,8 +448,22 @@ class _Options:
     def within(self, name: str) -> _Options:
         return _Options(self._address, self._name(name), self._take(name) or {})
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self._take(name) or []
+        if isinstance(values, Mapping):
+            raise self.error(f"{self._name(name)} must be a list of words")
+        return tuple(str(each) for each in (values if isinstance(values, list) else [values]))
+
+    def value(self, name: str) -> Any:
+        value = self._take(name)
+        if value is None:
+            raise self.error(f"{self._name(name)} is missing")
+        return value
+
     def list(self, name: str) -> list[_Options]:
         values = self._take(name) or []
+        if isinstance(values, Mapping) and name == "filter":
+            values = [values]
         if not isinstance(values, list):
             raise self.error(f"{self._name(name)} must be a list")
         return [_Options(self._address, f"{self._name(name)}[{index}]", each) for index, each in enumerate(values)]
@@ -446,6 +500,10 @@ def address_target(address: Address) -> Target:
         link_bindings=_bindings(link),
         subscribe=_subscribe(link.within("x-subscribe")),
         selector=link.text("selector") or None,
+        properties=node.map("properties"),
+        capabilities=node.texts("capabilities"),
+        timeout=link.number("timeout"),
+        filters=tuple(_filter(each) for each in link.list("filter")),
     )
     for each in (options, node, link):
         each.finish()
@@ -476,9 +534,32 @@ def _subscribe(options: _Options) -> Subscribe:
     return subscribe
 
 
+def _filter(options: _Options) -> Filter:
+    descriptor = options.value("descriptor")
+    if not isinstance(descriptor, (int, str)):
+        raise options.error("the descriptor of a filter must be a number or a word")
+    made = Filter(str(options.value("name")), descriptor, options.value("value"))
+    options.finish()
+    return made
+
+
 def _bindings(options: _Options) -> tuple[Binding, ...]:
     bindings = []
     for each in options.list("x-bindings"):
         bindings.append(Binding(each.text("exchange"), each.text("queue"), each.text("key"), each.map("arguments")))
         each.finish()
     return tuple(bindings)
+
+
+def make_unique(address: Address, target: Target) -> Target:
+    """The target with a "#" in its name replaced by a unique id, and created by any link, if links may create it."""
+    if "#" not in address.name or address.options.get("create") == "never":
+        return target
+    declare = target.node_declare
+    return target._replace(
+        name=target.name.replace("#", str(uuid.uuid4())),
+        create=frozenset([SENDER, RECEIVER]),
+        node_declare=declare._replace(
+            exclusive=declare.exclusive is not False, auto_delete=declare.auto_delete is not False
+        ),
+    )

@@ -25,7 +25,7 @@ from qstore.broker.client.errors import ConnectError, Empty, MessagingError
 from qstore.broker.client.links import ReceiverCore, SenderCore
 from qstore.broker.client.message import Message
 from qstore.broker.client.options import Endpoint
-from qstore.broker.client.session import SessionCore
+from qstore.broker.client.session import Outcome, SessionCore
 
 _FULL_BYTES: Final = 4 * 1024 * 1024  # unsent bytes at which the driver is full
 _LAST_SECONDS: Final = 5.0  # time limit for sending the rest of a closed socket's data
@@ -273,25 +273,24 @@ class Session:
 
     async def acknowledge(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Accept a message, or all fetched messages."""
-        await self._settle(message, "message.accept", {}, sync=sync)
+        await self._settle(message, Outcome.ACCEPT, sync=sync)
 
     async def release(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Return a message, or all fetched messages, to the queue, marked as redelivered."""
-        await self._settle(message, "message.release", {"set_redelivered": True}, sync=sync)
+        await self._settle(message, Outcome.RELEASE, sync=sync)
 
     async def reject(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Reject a message, or all fetched messages: the broker drops or reroutes them."""
-        await self._settle(message, "message.reject", {"code": 0}, sync=sync)
+        await self._settle(message, Outcome.REJECT, sync=sync)
 
-    async def _settle(self, message: Message | None, name: str, values: Mapping[str, Any], *, sync: bool) -> None:
-        number = self._core.settle(message, name, **values)
+    async def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool) -> None:
+        token = self._core.settle(message, outcome)
         if sync:
-            await self._core.wait_done(number)
+            await self._core.wait_confirmed(token)
 
     async def invoke(self, command: str, /, **values: Any) -> Mapping[str, Any]:
         """Send any command of AMQP 0-10, such as "queue.declare", and wait until the broker has completed it."""
-        core = self._core
-        return (await core.retry(lambda: core.invoke_all([(command, values)])))[0]
+        return await self._core.command(command, values)
 
     async def sync(self) -> None:
         """Wait until the broker has completed all commands of the session."""

@@ -28,7 +28,7 @@ from qstore.broker.client.errors import ConnectError, Empty, MessagingError
 from qstore.broker.client.links import ReceiverCore, SenderCore
 from qstore.broker.client.message import Message
 from qstore.broker.client.options import Endpoint
-from qstore.broker.client.session import SessionCore
+from qstore.broker.client.session import Outcome, SessionCore
 from qstore.broker.security.tls import TlsError, TlsSession
 
 _T = TypeVar("_T")
@@ -464,21 +464,21 @@ class Session:
             AcknowledgeUnknown: the connection was lost before the broker confirmed it.
             MessagingError: the session or its connection has failed.
         """
-        self._settle(message, "message.accept", sync=sync)
+        self._settle(message, Outcome.ACCEPT, sync=sync)
 
     def release(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Return a message, or all fetched messages, to the queue, marked as redelivered. See `acknowledge`."""
-        self._settle(message, "message.release", sync=sync, set_redelivered=True)
+        self._settle(message, Outcome.RELEASE, sync=sync)
 
     def reject(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Reject a message, or all fetched messages: the broker drops or reroutes them. See `acknowledge`."""
-        self._settle(message, "message.reject", sync=sync, code=0)
+        self._settle(message, Outcome.REJECT, sync=sync)
 
-    def _settle(self, message: Message | None, name: str, *, sync: bool, **values: Any) -> None:
+    def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool) -> None:
         with self._driver.lock:
-            number = self._core.settle(message, name, **values)
+            token = self._core.settle(message, outcome)
             if sync:
-                self._driver.run(self._core.wait_done(number))
+                self._driver.run(self._core.wait_confirmed(token))
 
     def invoke(self, command: str, /, **values: Any) -> Mapping[str, Any]:
         """Send any command of AMQP 0-10, such as "queue.declare", and wait until the broker has completed it.
@@ -492,10 +492,10 @@ class Session:
 
         Raises:
             SessionError: the broker has refused it, and ended the session.
+            UnsupportedError: the connection speaks another protocol.
             MessagingError: the session or its connection has failed.
         """
-        core = self._core
-        return self._driver.run(core.retry(lambda: core.invoke_all([(command, values)])))[0]
+        return self._driver.run(self._core.command(command, values))
 
     def sync(self) -> None:
         """Wait until the broker has completed all commands of the session.

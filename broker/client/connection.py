@@ -27,8 +27,12 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from qstore.broker.client.amqp_0_10 import machine as amqp_0_10
+from qstore.broker.client.amqp_0_10.session import Session as Amqp010Session
+from qstore.broker.client.amqp_1_0 import machine as amqp_1_0
+from qstore.broker.client.amqp_1_0.session import Session as Amqp10Session
 from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
@@ -38,8 +42,15 @@ from qstore.broker.client.errors import (
     MessagingError,
     Timeout,
 )
-from qstore.broker.client.machine import WireConnection
-from qstore.broker.client.options import Endpoint, client_context, connection_options, parse_url
+from qstore.broker.client.options import (
+    AMQP_0_10,
+    AMQP_1_0,
+    ConnectionOptions,
+    Endpoint,
+    client_context,
+    connection_options,
+    parse_url,
+)
 from qstore.broker.client.session import SessionCore
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
@@ -83,6 +94,47 @@ class Driver(Protocol):
     def changed(self) -> None:
         """Let all waiting coroutines check their conditions."""
 
+
+class WireConnection(Protocol):
+    """The client's end of one connection, in some protocol.
+
+    Attributes:
+        phase: its phase.
+        heartbeat: seconds between heartbeats; 0 for none.
+        failure: why it has ended; None before, and after a close that the client requested.
+    """
+
+    phase: Phase
+    heartbeat: int
+    failure: MessagingError | None
+
+    def receive(self, data: bytes) -> None:
+        """Process received bytes."""
+
+    def take_output(self) -> bytes:
+        """Take the bytes to send."""
+
+    def on_timer(self, now: float) -> None:
+        """Check the heartbeat; called at intervals with the time of a monotonic clock, in seconds."""
+
+    def close(self) -> None:
+        """Ask the broker to close it."""
+
+    def lost(self, reason: MessagingError) -> None:
+        """The socket was closed."""
+
+
+class _WireKind(NamedTuple):
+    """A protocol: makes connections, and sessions."""
+
+    connect: Callable[[ConnectionOptions, Credentials, Callable[[], None]], WireConnection]
+    session: Callable[..., SessionCore]
+
+
+_PROTOCOLS: Final = {
+    AMQP_0_10: _WireKind(amqp_0_10.WireConnection, Amqp010Session),
+    AMQP_1_0: _WireKind(amqp_1_0.WireConnection, Amqp10Session),
+}
 
 # ---- connections ----
 
@@ -241,7 +293,8 @@ class ConnectionCore:
         deadline = driver.now() + self.options.connect_timeout
         driver.disconnect()
         self.endpoint = endpoint
-        wire = self.wire = WireConnection(self.options, self._credentials(endpoint), driver.write_soon)
+        connect = _PROTOCOLS[self.options.protocol].connect
+        wire = self.wire = connect(self.options, self._credentials(endpoint), driver.write_soon)
         await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay, tls=self._context(endpoint))
         driver.write_soon()
         is_decided = await driver.wait(lambda: wire.phase in (Phase.OPEN, Phase.CLOSED), deadline)
@@ -304,7 +357,8 @@ class ConnectionCore:
         Raises:
             MessagingError: the connection is closed or has failed, or the broker has refused the session.
         """
-        session = SessionCore(self, (name or str(uuid.uuid4())).encode(), is_transactional=is_transactional)
+        make = _PROTOCOLS[self.options.protocol].session
+        session = make(self, (name or str(uuid.uuid4())).encode(), is_transactional=is_transactional)
         while True:
             await self.driver.wait(lambda: self.state is not ConnectionState.CONNECTING)
             self.check()

@@ -3,6 +3,7 @@
     MessagingError
         AddressError                an address string with a syntax error (with the position) or an invalid option
         UrlError                    an invalid broker URL or connection option
+        UnsupportedError            the connection's protocol has no such operation
         ContentError                content or names that cannot be encoded, or bytes not of their content type
         ConnectionFailedError       the connection has failed, with all its sessions
             ConnectError            no connection could be opened; AuthenticationError is a subclass
@@ -16,6 +17,7 @@
             NotFound                no such queue or exchange, and the address does not create it
             AssertionFailed         the queue or exchange is not as the address asserts
             LinkClosedError
+            SendError               a message was not taken: MessageRejected, MessageReleased
         Timeout                     the given time has passed
             Empty                   fetch: no message arrived in time
 
@@ -45,6 +47,10 @@ class AddressError(MessagingError):
 
 class UrlError(MessagingError):
     """An invalid broker URL or connection option."""
+
+
+class UnsupportedError(MessagingError):
+    """The protocol of the connection has no such operation."""
 
 
 class ContentError(MessagingError):
@@ -117,6 +123,18 @@ class AssertionFailed(LinkError):  # noqa: N818 (the API's name)
 
 class LinkClosedError(LinkError):
     """The sender or receiver is closed."""
+
+
+class SendError(LinkError):
+    """The broker has not taken a message; the sender remains usable."""
+
+
+class MessageRejected(SendError):  # noqa: N818 (the API's name)
+    """The broker has rejected a message, with its reason."""
+
+
+class MessageReleased(SendError):  # noqa: N818 (the API's name)
+    """The broker has not processed a message: no queue has taken it."""
 
 
 class Timeout(MessagingError):  # noqa: N818 (the API's name)

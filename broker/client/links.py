@@ -1,362 +1,125 @@
-"""Senders and receivers: from an address to a queue or exchange, and the messages that are sent and fetched there.
-
-**Addresses.**
-
-    name            looked up as a queue and as an exchange, or only as node.type; a queue takes precedence
-    missing         created if the create policy allows it: a queue, unless node.type is topic; with its x-bindings
-    found           compared with the options if the assert policy requires it
-
-A "#" in the name is replaced by a unique id, unless the address says `create: never`: then it is part of the name of a
-node that exists. A node with a unique id is created by every link that uses the address, and is exclusive and
-auto-delete unless x-declare says otherwise.
-
-A receiver at an exchange gets its own exclusive, auto-delete queue, bound by the subject:
-
-    type        with subject                         without
-    topic       key: the subject, a pattern          key: #
-    headers     qpid.subject must be the subject     all messages
-    others      key: the subject                     key: "" (ignored by a fanout exchange)
-
-or by the link's x-bindings instead, if there are any.
+"""Senders and receivers, for every protocol: what is sent and not confirmed yet, what has come and was not fetched.
 
 **Senders.** A sender has at most `capacity` messages that the broker has not completed; beyond that `try_send` refuses
-and `send` waits. A completed transfer is stored durably if its message and its queue are durable. With the
-reliabilities unreliable and at-most-once, messages are neither confirmed nor sent again.
+and `send` waits. A completed message is stored durably if it and its queue are durable. With the reliabilities
+unreliable and at-most-once, messages are neither confirmed nor sent again.
 
-**Receivers.** The capacity is the number of messages to prefetch (message.flow in window mode): fetching a message
-completes its transfer, which gives the broker credit for another; completions are sent in batches. With a capacity of
-0 each fetch gives credit for one message.
+**Receivers.** The capacity is the number of messages to prefetch; fetching one gives the broker credit for another.
+With a capacity of 0 each fetch gives credit for one message. At the end of its timeout a fetch asks the broker for what
+it has: the queue is empty only if that is answered and no message has arrived.
 
-At the end of its timeout a fetch sends message.flush: the queue is empty only if the flush is completed and no message
-has arrived.
-
-Source: AMQP 0-10, classes exchange, queue, message (subscribe, flow, flush) and session (completed); the address rules
-of the Qpid Messaging API.
+A protocol (`amqp_0_10.links`, `amqp_1_0.links`) adds how nodes are found and made, and how messages and credit travel.
 """
 
 from __future__ import annotations
 
 import contextlib
-import uuid
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
-from qstore.broker.client.address import (
-    RECEIVER,
-    SENDER,
-    Address,
-    Binding,
-    Declare,
-    Target,
-    address_target,
-    format_address,
-    parse_address,
-)
+from qstore.broker.client.address import Address, Target, format_address
 from qstore.broker.client.errors import (
-    AssertionFailed,
     Empty,
     InterruptedByLoss,
     LinkClosedError,
     LinkError,
+    MessagingError,
     NotFound,
     Timeout,
 )
-from qstore.broker.client.message import SUBJECT, Message, encode_message
-from qstore.broker.protocols.amqp_0_10.session import Ranges, wrap_ranges
-from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
-from qstore.formats.amqp_0_10.commands import encode_command
-from qstore.formats.amqp_0_10.maps import python_value
-from qstore.formats.values import TypedMap
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
-    from qstore.broker.client.machine import WireSession
+    from qstore.broker.client.message import Message
     from qstore.broker.client.session import SessionCore
-
-
-# ---- from addresses to queues and exchanges ----
-
-Call: TypeAlias = tuple[str, Mapping[str, Any]]
-Invoke: TypeAlias = Callable[[Iterable[Call]], Awaitable[list[Mapping[str, Any]]]]
-
-QUEUE: Final = "queue"
-TOPIC: Final = "topic"
-_DEFAULT_EXCHANGE_TYPE: Final = "topic"
-_FILTER: Final = "qpid.filter"
-
-
-class Node(NamedTuple):
-    """The queue or exchange of an address.
-
-    Attributes:
-        name: the name of the queue or exchange.
-        exchange_type: the type of the exchange; "" for a queue.
-    """
-
-    name: str
-    exchange_type: str = ""
-
-    @property
-    def is_queue(self) -> bool:
-        """Whether it is a queue, not an exchange."""
-        return not self.exchange_type
-
-
-def make_unique(address: Address, target: Target) -> Target:
-    """The target with a "#" in its name replaced by a unique id, and created by any link, if links may create it."""
-    if "#" not in address.name or address.options.get("create") == "never":
-        return target
-    declare = target.node_declare
-    return target._replace(
-        name=target.name.replace("#", str(uuid.uuid4())),
-        create=frozenset([SENDER, RECEIVER]),
-        node_declare=declare._replace(
-            exclusive=declare.exclusive is not False, auto_delete=declare.auto_delete is not False
-        ),
-    )
-
-
-async def resolve(invoke: Invoke, target: Target, role: str) -> Node:
-    """Find the queue or exchange of an address, or create it.
-
-    Args:
-        invoke: sends commands to the broker, and waits for their results.
-        target: the address.
-        role: SENDER or RECEIVER.
-
-    Raises:
-        NotFound: it does not exist, and the address does not create it.
-        AssertionFailed: it is not as the address asserts.
-        SessionError: the broker has refused, and ended the session.
-    """
-    queue, exchange = await invoke([("queue.query", {"queue": target.name}), ("exchange.query", {"name": target.name})])
-    has_queue = queue.get("queue") is not None and target.node_type != TOPIC
-    has_exchange = not exchange.get("not_found") and target.node_type != QUEUE
-    if not has_queue and not has_exchange:
-        if role not in target.create:
-            what = {QUEUE: "queue", TOPIC: "exchange"}.get(target.node_type or "", "queue or exchange")
-            raise NotFound(f"no such {what}: {target.name!r}; create it, or use create: always in the address")
-        return await _create(invoke, target)
-    if has_queue:
-        if role in target.asserts:
-            await _assert_queue(invoke, target, queue)
-        return Node(target.name)
-    if role in target.asserts:
-        await _assert_exchange(invoke, target, exchange)
-    return Node(target.name, exchange.get("type") or "unknown")
-
-
-async def _create(invoke: Invoke, target: Target) -> Node:
-    declare = target.node_declare
-    durable = bool(declare.durable if target.node_durable is None else target.node_durable)
-    values = {
-        "alternate_exchange": declare.alternate_exchange,
-        "durable": durable,
-        "auto_delete": bool(declare.auto_delete),
-        "arguments": declare.arguments or None,
-    }
-    if target.node_type == TOPIC:
-        node = Node(target.name, declare.type or _DEFAULT_EXCHANGE_TYPE)
-        call = ("exchange.declare", {**values, "exchange": target.name, "type": node.exchange_type})
-    else:
-        node = Node(target.name)
-        call = ("queue.declare", {**values, "queue": target.name, "exclusive": bool(declare.exclusive)})
-    await invoke([call, *bind_calls(target.node_bindings, node, None, target.subject)])
-    return node
-
-
-# ---- asserting ----
-
-
-async def _assert_queue(invoke: Invoke, target: Target, found: Mapping[str, Any]) -> None:
-    declare = target.node_declare
-    if target.node_type == TOPIC:
-        raise AssertionFailed(f"{target.name!r} is a queue")
-    _compare(target, "durable", target.node_durable, found.get("durable"))
-    _compare(target, "durable", declare.durable, found.get("durable"))
-    _compare(target, "exclusive", declare.exclusive, found.get("exclusive"))
-    _compare(target, "auto-delete", declare.auto_delete, found.get("auto_delete"))
-    _compare(target, "alternate-exchange", declare.alternate_exchange, found.get("alternate_exchange") or "")
-    _compare_arguments(target, declare, found)
-    await _assert_bindings(invoke, target, Node(target.name))
-
-
-async def _assert_exchange(invoke: Invoke, target: Target, found: Mapping[str, Any]) -> None:
-    declare = target.node_declare
-    _compare(target, "durable", target.node_durable, found.get("durable"))
-    _compare(target, "durable", declare.durable, found.get("durable"))
-    _compare(target, "type", declare.type, found.get("type"))
-    _compare_arguments(target, declare, found)
-    await _assert_bindings(invoke, target, Node(target.name, found.get("type") or "unknown"))
-
-
-def _compare(target: Target, what: str, asserted: object, found: object) -> None:
-    if asserted is not None and asserted != found:
-        raise AssertionFailed(f"{target.name!r}: {what} is {found!r}, but the address asserts {asserted!r}")
-
-
-def _compare_arguments(target: Target, declare: Declare, found: Mapping[str, Any]) -> None:
-    table = found.get("arguments")
-    values = {name: python_value(value) for name, value in table.entries} if isinstance(table, TypedMap) else {}
-    for name, value in (declare.arguments or {}).items():
-        _compare(target, f"argument {name}", value, values.get(name))
-
-
-async def _assert_bindings(invoke: Invoke, target: Target, node: Node) -> None:
-    calls = [("exchange.bound", values) for _, values in bind_calls(target.node_bindings, node, None, target.subject)]
-    for (_, values), found in zip(calls, await invoke(calls), strict=True):
-        if any(found.values()):
-            raise AssertionFailed(
-                f"{target.name!r}: {values['queue']!r} is not bound to {values['exchange']!r} by"
-                f" {values['binding_key']!r}, as the address asserts"
-            )
-
-
-# ---- binding ----
-
-
-def bind_calls(bindings: Iterable[Binding], node: Node, queue: str | None, subject: str | None) -> list[Call]:
-    """The commands that create x-bindings.
-
-    Args:
-        bindings: the bindings in the address.
-        node: the default for the exchange or queue of a binding.
-        queue: the link's own queue, which is the default before the node; None if it has none.
-        subject: the default for the key of a binding.
-    """
-    calls: list[Call] = []
-    for binding in bindings:
-        own_queue = queue if queue is not None else node.name if node.is_queue else ""
-        values = {
-            "exchange": binding.exchange if binding.exchange is not None else "" if node.is_queue else node.name,
-            "queue": binding.queue if binding.queue is not None else own_queue,
-            "binding_key": binding.key if binding.key is not None else subject or "",
-            "arguments": binding.arguments or None,
-        }
-        calls.append(("exchange.bind", values))
-    return calls
-
-
-def unbind_calls(bindings: list[Call]) -> list[Call]:
-    """The commands that remove the bindings of `bind_calls`."""
-    return [
-        ("exchange.unbind", {name: value for name, value in values.items() if name != "arguments"})
-        for _, values in bindings
-    ]
-
-
-def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
-    """The commands to create and bind a receiver's own queue at an exchange, for messages that match the selector."""
-    declare = target.link_declare
-    arguments = with_selector(declare.arguments, _FILTER, target.selector)
-    is_durable = target.link_durable
-    values = {
-        "queue": name,
-        "alternate_exchange": declare.alternate_exchange,
-        "durable": is_durable if declare.durable is None else declare.durable,
-        "exclusive": True if declare.exclusive is None else declare.exclusive,
-        "auto_delete": not is_durable if declare.auto_delete is None else declare.auto_delete,
-        "arguments": arguments or None,
-    }
-    bindings = target.link_bindings or (_subscription_binding(node, target.subject),)
-    return [("queue.declare", values), *bind_calls(bindings, node, name, target.subject)]
-
-
-def with_selector(arguments: Mapping[str, Any] | None, name: str, selector: str | None) -> Mapping[str, Any]:
-    """Arguments with a selector added, if there is one."""
-    return {**(arguments or {}), **({} if selector is None else {name: selector})}
-
-
-def _subscription_binding(node: Node, subject: str | None) -> Binding:
-    if node.exchange_type == "headers":
-        match = {"x-match": "all"} | ({} if subject is None else {SUBJECT: subject})
-        return Binding(key=subject or "all", arguments=match)
-    if node.exchange_type == "topic":
-        return Binding(key="#" if subject is None else subject)
-    return Binding(key=subject or "")
-
-
-# ---- deleting ----
-
-
-async def delete_queue(invoke: Invoke, name: str, *, if_unused: bool) -> None:
-    """Delete a queue if it exists; with `if_unused` only if it has no subscribers."""
-    (found,) = await invoke([("queue.query", {"queue": name})])
-    if found.get("queue") is not None and not (if_unused and found.get("subscriber_count")):
-        await invoke([("queue.delete", {"queue": name})])
-
-
-async def delete_node(invoke: Invoke, node: Node) -> None:
-    """Delete a queue or exchange if it exists."""
-    if node.is_queue:
-        await delete_queue(invoke, node.name, if_unused=False)
-        return
-    (found,) = await invoke([("exchange.query", {"name": node.name})])
-    if not found.get("not_found"):
-        await invoke([("exchange.delete", {"exchange": node.name})])
 
 
 # ---- senders ----
 
-#: Number of messages per capacity that request an immediate completion (sync flag).
-_SYNCS_PER_CAPACITY: Final = 4
-
 
 class Transfer:
-    """A message that the broker has not completed yet."""
+    """A message that the broker has not completed yet.
 
-    __slots__ = ("body", "header", "is_settled", "sender")
+    Attributes:
+        sender: its sender.
+        header, body: the message, encoded.
+        is_settled: whether the broker has completed it.
+        error: why the broker has refused it; None if it has not.
+    """
+
+    __slots__ = ("body", "error", "header", "is_settled", "sender")
 
     def __init__(self, sender: SenderCore, header: bytes, body: bytes) -> None:
         self.sender, self.header, self.body = sender, header, body
         self.is_settled = False
+        self.error: MessagingError | None = None
 
 
-class SenderCore:
+class SenderCore(ABC):
     """A sender.
 
     Args:
         session: its session.
-        address: the address to send to.
+        target: the address to send to.
         capacity: maximum number of unsettled messages, at least 1.
 
     Attributes:
         unsettled: number of unsettled messages: sent, and not completed by the broker.
         settled: number of messages that the broker has completed.
         failure: why it has failed or is closed; None before.
-
-    Raises:
-        AddressError: the address is invalid.
+        refusal: why the broker has refused a message; None if that was told, or there is none.
     """
 
-    def __init__(self, session: SessionCore, address: str, capacity: int) -> None:
-        parsed = parse_address(address)
-        self.session = session
-        self.target = make_unique(parsed, address_target(parsed))
+    def __init__(self, session: SessionCore, target: Target, capacity: int) -> None:
+        self.session, self.target = session, target
         self.capacity = max(1, capacity)
         self.unsettled = self.settled = 0
         self.failure: LinkError | None = None
-        self._node = Node(self.target.name)
-        self._bindings: list[Call] = []
-        self._payload = self._sync_payload = b""
-        self._until_sync = 0
+        self.refusal: MessagingError | None = None
+
+    # ---- defined by the protocol ----
+
+    @abstractmethod
+    async def attach(self) -> None:
+        """Find or create the node. Raises LinkError, SessionError and InterruptedByLoss."""
+
+    @property
+    @abstractmethod
+    def has_credit(self) -> bool:
+        """Whether the broker takes a message now."""
+
+    @abstractmethod
+    def make_transfer(self, message: Message) -> Transfer:
+        """Encode a message. Raises ContentError."""
+
+    @abstractmethod
+    def mark_redelivered(self, transfer: Transfer) -> None:
+        """Mark a message as possibly sent before."""
+
+    @abstractmethod
+    def transmit(self, transfer: Transfer, *, sync: bool) -> int:
+        """Send a message, and return its number; `sync`: ask the broker to complete it at once."""
+
+    @abstractmethod
+    def ask_completion(self) -> None:
+        """Ask the broker to complete all messages sent."""
+
+    @property
+    def must_detach(self) -> bool:
+        """Whether the broker has a link that ends with the sender."""
+        return False
+
+    @abstractmethod
+    def unfinished_node(self) -> list[str]:
+        """As `unfinished`, except for messages."""
+
+    @abstractmethod
+    async def finish_node(self) -> None:
+        """Detach: do what `unfinished_node` says. Raises as `attach` does."""
 
     # ---- attaching ----
-
-    async def attach(self) -> None:
-        """Find or create the queue or exchange. Raises as `resolve` does, and InterruptedByLoss."""
-        target = self.target
-        node = self._node = await resolve(self.session.invoke_all, target, SENDER)
-        self._bindings = bind_calls(target.link_bindings, node, None, target.subject)
-        await self.session.invoke_all(self._bindings)
-        values: dict[str, Any] = {
-            "destination": "" if node.is_queue else node.name,
-            "accept_mode": AcceptMode.NONE,
-            "acquire_mode": AcquireMode.PRE_ACQUIRED,
-        }
-        self._payload = encode_command("message.transfer", **values)
-        self._sync_payload = encode_command("message.transfer", sync=True, **values)
 
     async def reattach(self) -> None:
         """Attach on a new connection. If the node no longer exists, the sender fails, but not its session."""
@@ -374,6 +137,16 @@ class SenderCore:
             raise type(self.failure)(*self.failure.args)
         self.session.check()
 
+    def check_refusal(self) -> None:
+        """Raise the error of a message that the broker has refused, once."""
+        error, self.refusal = self.refusal, None
+        if error is not None:
+            raise error
+
+    def subject_of(self, message: Message) -> str | None:
+        """The subject of a message: its own, or that of the address."""
+        return self.target.subject if message.subject is None else message.subject
+
     def try_send(self, message: Message, *, sync: bool = False) -> Transfer | None:
         """Send a message if that is possible without waiting.
 
@@ -387,28 +160,15 @@ class SenderCore:
         Raises:
             ContentError: the message cannot be encoded.
         """
-        session = self.session
-        if not session.is_ready or self.unsettled >= self.capacity or self.failure or session.driver.is_full:
+        if not self._has_room() or self.failure is not None:
             return None
-        subject = message.subject
-        if subject is None:
-            subject = self.target.subject
-        if self._node.is_queue:
-            header, body = encode_message(message, self._node.name, subject)
-        else:
-            header, body = encode_message(message, subject or "", subject)
-        transfer = Transfer(self, header, body)
+        transfer = self.make_transfer(message)
         self.put(transfer, sync=sync)
         return transfer
 
     def put(self, transfer: Transfer, *, sync: bool = False) -> None:
         """Send a transfer, or send it again after a reconnect."""
-        self._until_sync -= 1
-        if self._until_sync < 0:
-            self._until_sync = self.capacity // _SYNCS_PER_CAPACITY
-            sync = True
-        payload = self._sync_payload if sync else self._payload
-        number = self.session.wire.send_payload(payload, transfer.header, transfer.body)
+        number = self.transmit(transfer, sync=sync)
         if self.target.reliable is False:
             transfer.is_settled = True
         else:
@@ -420,7 +180,7 @@ class SenderCore:
 
         Raises:
             Timeout: the time has passed. The message may have been sent.
-            MessagingError: the sender, its session or its connection has failed.
+            MessagingError: the sender, its session or its connection has failed, or the broker has refused the message.
         """
         session, driver = self.session, self.session.driver
         deadline = None if timeout is None else driver.now() + timeout
@@ -429,34 +189,37 @@ class SenderCore:
             transfer = self.try_send(message, sync=sync)
             if transfer is not None:
                 break
-            if not await session.wait(self._has_room, deadline):
+            if not await session.wait(lambda: self._has_room() or self.failure is not None, deadline):
                 raise Timeout(f"no message could be sent to {self.target.name!r} within {timeout:g} seconds")
         if sync and not transfer.is_settled:
             if not await session.wait(lambda: transfer.is_settled or self.failure is not None, deadline):
                 raise Timeout(f"the message to {self.target.name!r} was not completed within {timeout:g} seconds")
             if not transfer.is_settled:
                 self.check()
+        if transfer.error is not None:
+            if self.refusal is transfer.error:
+                self.refusal = None
+            raise transfer.error
 
     def _has_room(self) -> bool:
         session = self.session
-        is_free = session.is_ready and self.unsettled < self.capacity and not session.driver.is_full
-        return is_free or self.failure is not None
+        return session.is_ready and self.unsettled < self.capacity and self.has_credit and not session.driver.is_full
 
     async def sync(self, timeout: float | None) -> None:
         """Wait until the broker has completed all messages sent.
 
         Raises:
             Timeout: the time has passed.
-            MessagingError: the session or the connection has failed.
+            MessagingError: the session or the connection has failed, or the broker has refused a message.
         """
         session = self.session
         deadline = None if timeout is None else session.driver.now() + timeout
         self.check()
-        if not self.unsettled:
-            return
-        if session.is_ready:
-            session.wire.send("execution.sync", sync=True)
-        await self._wait_settled(deadline)
+        if self.unsettled:
+            if session.is_ready:
+                self.ask_completion()
+            await self._wait_settled(deadline)
+        self.check_refusal()
 
     async def _wait_settled(self, deadline: float | None) -> None:
         """Wait until the broker has completed all messages sent. Raises as `sync` does."""
@@ -469,68 +232,64 @@ class SenderCore:
 
     def unfinished(self) -> list[str]:
         """Operations that the broker has not confirmed, as text for the user; empty if there are none."""
-        name = repr(self.target.name)
         found: list[str] = []
         if isinstance(self.failure, LinkClosedError):
             return found
         if self.unsettled:
-            found.append(f"{plural(self.unsettled, 'message')} to {name} not confirmed")
+            found.append(f"{plural(self.unsettled, 'message')} to {self.target.name!r} not confirmed")
         if not isinstance(self.failure, NotFound):  # a node that does not exist has no bindings
-            found.extend([f"bindings of {name} not removed"] if self._bindings else ())
-            found.extend([f"{name} not deleted"] if SENDER in self.target.delete else ())
+            found += self.unfinished_node()
         return found
 
     async def close(self, deadline: float | None = None) -> None:
-        """Wait until all messages are completed, remove the link's bindings, delete the node if the address says so.
+        """Wait until all messages are completed, detach, and delete the node if the address says so.
 
         The sender is closed even if an error is raised.
 
         Raises:
             Timeout: the deadline has passed before that.
-            MessagingError: the sender, its session or its connection has failed.
+            MessagingError: the sender, its session or its connection has failed, or the broker has refused a message.
         """
         session = self.session
         try:
-            if self.unfinished():
+            if self.unfinished() or (self.failure is None and session.is_ready and self.must_detach):
                 await session.retry(lambda: self._finish(deadline), deadline)
+            self.check_refusal()
         finally:
             session.sender_closed(self)
             self.failure = self.failure or LinkClosedError(f"the sender to {self.target.name!r} is closed")
 
     async def _finish(self, deadline: float | None) -> None:
         await self._wait_settled(deadline)
-        if not self.unfinished():
-            return
-        self.check()
-        session = self.session
-        await session.invoke_all(unbind_calls(self._bindings))
-        if SENDER in self.target.delete:
-            await delete_node(session.invoke_all, self._node)
+        if self.unfinished() or (self.failure is None and self.must_detach):
+            self.check()
+            await self.finish_node()
 
 
 # ---- receivers ----
 
-_SELECTOR: Final = "x-apache-selector"
-_UNLIMITED: Final = 0xFFFFFFFF
-_REPORTS_PER_CAPACITY: Final = 4  # completions sent per capacity of messages
 _CREDITS, _MORE_CREDIT = 4, 64  # times the capacity, and messages, that may arrive while credit is reset
 
 
 class Delivery:
-    """The receiver of a message, and its command number in its session."""
+    """The receiver of a message, and its number in its session on a connection."""
 
     __slots__ = ("number", "receiver", "wire")
 
-    def __init__(self, receiver: ReceiverCore, wire: WireSession, number: int) -> None:
+    def __init__(self, receiver: ReceiverCore, wire: object, number: int) -> None:
         self.receiver, self.wire, self.number = receiver, wire, number
 
 
-class ReceiverCore:
+REPORTS_PER_CAPACITY: Final = 4
+"""How often the broker is told of fetched messages, for each capacity of them."""
+
+
+class ReceiverCore(ABC):
     """A receiver.
 
     Args:
         session: its session.
-        address: the address to receive from.
+        target: the address to receive from.
         capacity: number of messages to prefetch; 0 for none.
         destination: its name in the session.
 
@@ -539,15 +298,11 @@ class ReceiverCore:
         most_incoming: more than a broker that keeps to the credit sends, also when the credit was reset meanwhile.
         failure: why it has failed or is closed; None before.
         is_attached: whether it is attached, or will be at the next reconnect.
-
-    Raises:
-        AddressError: the address is invalid.
+        is_accepting: whether messages are acknowledged.
     """
 
-    def __init__(self, session: SessionCore, address: str, capacity: int, destination: str) -> None:
-        parsed = parse_address(address)
-        self.session = session
-        self.target = make_unique(parsed, address_target(parsed))
+    def __init__(self, session: SessionCore, target: Target, capacity: int, destination: str) -> None:
+        self.session, self.target = session, target
         self.capacity = max(0, capacity)
         self.destination = destination
         self.incoming: deque[Message] = deque()
@@ -555,12 +310,6 @@ class ReceiverCore:
         self.failure: LinkError | None = None
         self.is_attached = False
         self.is_accepting = self.target.reliable is not False and not self.target.browse
-        self._node = Node(self.target.name)
-        self._own_queue: str | None = None
-        self._bindings: list[Call] = []
-        self._credit = 0  # given for a fetch, with a capacity of 0
-        self._unreported = 0  # completed, but not yet sent to the broker
-        self._is_credit_unknown = False
         self._is_closing = False
 
     @property
@@ -569,38 +318,33 @@ class ReceiverCore:
         target = self.target
         return format_address(Address(target.name, target.subject))
 
-    # ---- attaching ----
+    # ---- defined by the protocol ----
 
+    @abstractmethod
     async def attach(self) -> None:
-        """Find or create the queue, and subscribe to it. Raises as `resolve` does, and InterruptedByLoss."""
-        target, session = self.target, self.session
-        node = self._node = await resolve(session.invoke_all, target, RECEIVER)
-        calls: list[Call] = []
-        if node.is_queue:
-            queue = node.name
-            self._bindings = bind_calls(target.link_bindings, node, None, target.subject)
-            calls.extend(self._bindings)
-        else:
-            queue = self._own_queue = target.link_name or f"subscription_{uuid.uuid4()}"
-            calls.extend(subscription_queue(target, node, queue))
-        subscribe = target.subscribe
-        selector = target.selector if node.is_queue else None
-        values = {
-            "queue": queue,
-            "destination": self.destination,
-            "accept_mode": AcceptMode.EXPLICIT if self.is_accepting else AcceptMode.NONE,
-            "acquire_mode": AcquireMode.NOT_ACQUIRED if target.browse else AcquireMode.PRE_ACQUIRED,
-            "exclusive": bool(subscribe.exclusive),
-            "resume_id": subscribe.resume_id,
-            "resume_ttl": subscribe.resume_ttl,
-            "arguments": with_selector(subscribe.arguments, _SELECTOR, selector) or None,
-        }
-        calls.append(("message.subscribe", values))
-        mode = FlowMode.WINDOW if self.capacity else FlowMode.CREDIT
-        calls.append(("message.set-flow-mode", {"destination": self.destination, "flow_mode": mode}))
-        self._credit = self._unreported = 0
-        await session.invoke_all(calls)
-        self.grant()
+        """Find or create the node, and subscribe to it. Raises LinkError, SessionError and InterruptedByLoss."""
+
+    @abstractmethod
+    def ask(self) -> None:
+        """With a capacity of 0: give credit for one message, unless that was done or a message has arrived."""
+
+    @abstractmethod
+    def on_fetched(self, message: Message) -> None:
+        """A prefetched message was fetched: give credit for another."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Have the broker send what it has. Raises InterruptedByLoss."""
+
+    @abstractmethod
+    def unfinished(self) -> list[str]:
+        """Operations of `close` that the broker has not confirmed, as text for the user; empty if there are none."""
+
+    @abstractmethod
+    async def detach(self) -> None:
+        """Unsubscribe, and return prefetched messages. Raises as `attach` does."""
+
+    # ---- attaching ----
 
     async def reattach(self) -> None:
         """Attach on a new connection. If the node no longer exists, the receiver fails, but not its session."""
@@ -609,34 +353,6 @@ class ReceiverCore:
                 await self.attach()
             except LinkError as error:
                 self.failure = error
-
-    # ---- credit ----
-
-    def _flow(self, messages: int) -> None:
-        send, destination = self.session.wire.send, self.destination
-        send("message.flow", destination=destination, unit=CreditUnit.BYTE, value=_UNLIMITED)
-        send("message.flow", destination=destination, unit=CreditUnit.MESSAGE, value=messages)
-
-    def grant(self) -> None:
-        """Give the broker credit when it has none."""
-        self._credit = 0
-        # Brokers differ in whether completing messages delivered before the credit was reset gives credit back: so the
-        # credit is set again when all of them have been fetched.
-        self._is_credit_unknown = bool(self.incoming)
-        if self.capacity > len(self.incoming):
-            self._flow(self.capacity - len(self.incoming))
-
-    def _reset_credit(self) -> None:
-        """Set the broker's credit to the capacity, whatever it was."""
-        self._is_credit_unknown = False
-        self.session.wire.send("message.stop", destination=self.destination)
-        self._flow(self.capacity)
-
-    def ask(self) -> None:
-        """With a capacity of 0: give credit for one message, unless that was done or a message has arrived."""
-        if not self.capacity and not self._credit and not self.incoming and self.failure is None:
-            self._flow(1)
-            self._credit = 1
 
     # ---- fetching ----
 
@@ -651,17 +367,9 @@ class ReceiverCore:
         if not self.incoming or not self.session.is_ready:
             return None
         message = self.incoming.popleft()
-        wire, number = self.session.wire, message.delivery.number
-        wire.ledger.complete([[number, number]])
         if self.is_accepting:
-            self.session.unaccepted[number] = None
-        self._credit = 0
-        self._unreported += 1
-        if self._unreported * _REPORTS_PER_CAPACITY >= self.capacity or not self.incoming:
-            self._unreported = 0
-            wire.send_completed()
-        if self._is_credit_unknown and not self.incoming:
-            self._reset_credit()
+            self.session.unaccepted[message.delivery.number] = self
+        self.on_fetched(message)
         return message
 
     async def fetch(self, timeout: float | None) -> Message:
@@ -694,43 +402,16 @@ class ReceiverCore:
     async def _fetch_last(self) -> Message:
         """Fetch at the end of the timeout: flush, and take the next message if there is one."""
         session = self.session
-        if session.is_ready:
-            try:
-                if self.capacity:
-                    self._reset_credit()
-                await session.invoke("message.flush", destination=self.destination)
-                self.grant()
-            except InterruptedByLoss:
-                pass
+        if session.is_ready and self.failure is None:
+            with contextlib.suppress(InterruptedByLoss):
+                await self.flush()
         message = self.try_fetch()
         if message is None:
             self.check()
             raise Empty(f"no message from {self.target.name!r}")
         return message
 
-    def take_waiting(self) -> list[int]:
-        """Discard the prefetched messages as completed, and return their command numbers."""
-        numbers = [message.delivery.number for message in self.incoming]
-        self.incoming.clear()
-        self.session.wire.ledger.complete([[number, number] for number in numbers])
-        return numbers
-
     # ---- closing ----
-
-    def unfinished(self) -> list[str]:
-        """Operations of `close` that the broker has not confirmed, as text for the user; empty if there are none.
-
-        The subscription and auto-delete queues are not included, since they end with the connection.
-        """
-        name, target = repr(self.target.name), self.target
-        if isinstance(self.failure, (LinkClosedError, NotFound)):
-            return []
-        found = [f"bindings of {name} not removed"] if self._bindings else []
-        if RECEIVER in target.delete:
-            found.append(f"{name} not deleted")
-        if self._own_queue is not None and not target.link_durable and target.link_declare.auto_delete is False:
-            found.append(f"queue {self._own_queue!r} not deleted")
-        return found
 
     async def close(self, deadline: float | None = None) -> None:
         """Unsubscribe, return prefetched messages to the queue, and delete the node if the address says so.
@@ -748,7 +429,7 @@ class ReceiverCore:
         try:
             if self.failure is None and session.is_ready:
                 with contextlib.suppress(InterruptedByLoss):
-                    await self._detach()
+                    await self.detach()
                     return
             if self.unfinished():
                 await session.retry(self._finish, deadline)
@@ -761,25 +442,12 @@ class ReceiverCore:
     async def _finish(self) -> None:
         """Close on a new connection, on which the receiver was attached again or has failed to."""
         if self.failure is None:
-            await self._detach()
+            await self.detach()
         elif self.unfinished():
             self.check()
 
-    async def _detach(self) -> None:
-        session, target = self.session, self.target
-        calls: list[Call] = [("message.cancel", {"destination": self.destination}), *unbind_calls(self._bindings)]
-        await session.invoke_all(calls)
-        waiting = self.take_waiting()
-        if waiting:
-            await session.invoke("message.release", transfers=number_ranges(waiting))
-            session.wire.send_completed()
-        if RECEIVER in target.delete:
-            await delete_node(session.invoke_all, self._node)
-        if self._own_queue is not None and not target.link_durable:
-            await delete_queue(session.invoke_all, self._own_queue, if_unused=True)
 
-
-def number_ranges(numbers: Iterable[int]) -> Ranges:
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Ascending numbers as ranges of first and last."""
     ranges: list[tuple[int, int]] = []
     first = last = -1
@@ -790,4 +458,4 @@ def number_ranges(numbers: Iterable[int]) -> Ranges:
             first = number
             ranges.append((first, number))
         last = number
-    return wrap_ranges(ranges)
+    return ranges

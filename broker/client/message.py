@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -217,6 +217,7 @@ class Message:
     __slots__ = (
         "_body",
         "_content",
+        "_decode",
         "_header",
         "content_type",
         "correlation_id",
@@ -232,6 +233,8 @@ class Message:
         "user_id",
     )
 
+    _body: bytes | None
+    _decode: Callable[[bytes], dict[str, Any]]
     content_type: str | None
     subject: str | None
     reply_to: str | None
@@ -261,8 +264,9 @@ class Message:
         user_id: str | bytes | None = None,
     ) -> None:
         self._content = content
-        self._body: bytes | None = None
+        self._body = None
         self._header = b""
+        self._decode = decode_header
         self.content_type = content_type
         self.subject = subject
         self.reply_to = reply_to
@@ -277,25 +281,47 @@ class Message:
         self.delivery = None
 
     @classmethod
-    def received(cls, header: bytes, body: bytes, delivery: Any) -> Message:
-        """A received message, which is decoded on first access."""
+    def received(
+        cls, header: bytes, body: bytes | None, delivery: Any, decode: Callable[[bytes], dict[str, Any]] | None = None
+    ) -> Message:
+        """A received message, which is decoded on first access.
+
+        Args:
+            header: its header.
+            body: its body; None if that is in its header.
+            delivery: its receiver and number.
+            decode: decodes the header: attribute -> value; that of AMQP 0-10 if it is None.
+        """
         message = cls.__new__(cls)
         message._header = header
-        message._body = body
+        if body is not None:
+            message._body = body
+        message._decode = decode_header if decode is None else decode
         message.delivery = delivery
         return message
 
     def __getattr__(self, name: str) -> Any:
         # Called only for an empty slot: of a received message that is not decoded yet.
-        if name not in _HEADER_SLOTS:
+        if name not in _LAZY_SLOTS:
             raise AttributeError(name)
-        if name == "_content":
-            assert self._body is not None
-            self._content = decode_content(self.content_type, self._body)
-        else:
-            for slot, value in decode_header(self._header).items():
-                setattr(self, slot, value)
+        if not self._is_decoded:
+            for slot, value in self._decode(self._header).items():
+                object.__setattr__(self, slot, value)
+        if name == "_content" and not self._has("_content"):
+            self._content = decode_content(self.content_type, self._body or b"")
         return getattr(self, name)
+
+    def _has(self, name: str) -> bool:
+        """Whether a slot is not empty."""
+        try:
+            object.__getattribute__(self, name)
+        except AttributeError:
+            return False
+        return True
+
+    @property
+    def _is_decoded(self) -> bool:
+        return self._has("redelivered")
 
     @property
     def content(self) -> Any:
@@ -313,8 +339,16 @@ class Message:
 
     @property
     def header(self) -> bytes:
-        """The header segment of a received message, its structs as they came; empty for other messages."""
+        """The structs of the header segment of a received message as they came, or all its sections of AMQP 1.0.
+
+        Empty for other messages.
+        """
         return self._header
+
+    @property
+    def raw_body(self) -> bytes | None:
+        """The body of a received message as it came; None if it is to be encoded, or was a value of AMQP 1.0."""
+        return self._body
 
     @property
     def body(self) -> bytes:
@@ -325,7 +359,7 @@ class Message:
         return f"Message({self.content!r}, subject={self.subject!r}, properties={self.properties!r})"
 
 
-_HEADER_SLOTS: Final = frozenset(Message.__slots__) - {"_header", "_body", "delivery"}
+_LAZY_SLOTS: Final = frozenset(Message.__slots__) - {"_header", "_decode", "delivery"}
 
 
 # ---- encoding ----
@@ -349,10 +383,10 @@ def encode_message(message: Message, routing_key: str, subject: str | None) -> t
         content_type, body = message.content_type, message._body
     properties = message.properties
     if message.ttl is not None or message.priority is not None:
-        _check_numbers(message.ttl, message.priority)
+        check_numbers(message.ttl, message.priority)
     try:
         delivery = _delivery_properties(
-            routing_key, message.durable, message.priority, _milliseconds(message.ttl), message.redelivered
+            routing_key, message.durable, message.priority, milliseconds(message.ttl), message.redelivered
         )
         head = _message_properties(
             len(body),
@@ -384,7 +418,7 @@ def mark_redelivered(header: bytes) -> bytes:
     return header[:6] + bytes([header[6] | 4]) + header[7:]
 
 
-def _check_numbers(ttl: float | None, priority: int | None) -> None:
+def check_numbers(ttl: float | None, priority: int | None) -> None:
     """Raise ContentError if one of them is out of range: on the wire it would become another number."""
     if ttl is not None and not 0 <= ttl <= _MAX_TTL:
         raise ContentError(f"invalid ttl of {ttl} seconds: use 0 to {_MAX_TTL:,}, or None for no limit")
@@ -392,7 +426,8 @@ def _check_numbers(ttl: float | None, priority: int | None) -> None:
         raise ContentError(f"invalid priority {priority}: use 0 to {_MAX_PRIORITY}")
 
 
-def _milliseconds(seconds: float | None) -> int | None:
+def milliseconds(seconds: float | None) -> int | None:
+    """A time to live as AMQP has it; None for no limit."""
     return None if not seconds else max(1, round(seconds * 1000))
 
 

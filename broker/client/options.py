@@ -20,14 +20,18 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from qstore.broker.client.errors import ConnectError, UrlError
+from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.kerberos import SERVICE
+from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
+from qstore.broker.security.sasl.table import TABLE as MECHANISMS
+from qstore.broker.security.sasl.table import Credentials, Needs, choose_mechanism
 from qstore.broker.security.tls import tls_reason
 
 DEFAULT_PORT: Final = 5672
@@ -106,14 +110,20 @@ def _parse_endpoint(text: str, endpoint: str, *, is_encrypted: bool) -> Endpoint
 
 # ---- options ----
 
+AMQP_0_10: Final = "amqp0-10"
+AMQP_1_0: Final = "amqp1.0"
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """The options of a connection.
 
     Attributes:
+        protocol: `amqp0-10` or `amqp1.0`.
+        container_id: with AMQP 1.0, the name of the client's container; None for a unique one.
+        nest_annotations: with AMQP 1.0, whether the annotations of a message are in maps of their own.
         username, password: for SASL; they take precedence over those in the URL.
-        sasl_mechanisms: names of the mechanisms that may be used; None for all.
+        sasl_mechanisms: names of the mechanisms that may be used; None for all. With AMQP 1.0, NONE leaves out SASL.
         sasl_service: the first part of the broker's Kerberos principal, for GSSAPI.
         virtual_host: the virtual host to open; it takes precedence over that in the URL.
         heartbeat: heartbeat interval in seconds; 0 for none. Two intervals without data end the connection.
@@ -134,6 +144,9 @@ class ConnectionOptions:
         max_message_bytes: of all incompletely received messages together; the connection ends if there are more.
     """
 
+    protocol: str = AMQP_0_10
+    container_id: str | None = None
+    nest_annotations: bool = False
     username: str | None = None
     password: str | None = None
     sasl_mechanisms: tuple[str, ...] | None = None
@@ -199,6 +212,12 @@ def _transport(value: Any) -> str:
     return found
 
 
+def _protocol(value: Any) -> str:
+    if value not in (AMQP_0_10, AMQP_1_0):
+        raise ValueError(f"it must be {AMQP_0_10} or {AMQP_1_0}")
+    return str(value)
+
+
 def _mechanisms(value: Any) -> tuple[str, ...]:
     names = value.replace(",", " ").split() if isinstance(value, str) else value
     return tuple(str(name).upper() for name in names)
@@ -221,6 +240,9 @@ def _never(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 #: Name -> (attributes of `ConnectionOptions`, function that converts the value).
 TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
+    "protocol": (("protocol",), _protocol),
+    "container_id": (("container_id",), _never(_text)),
+    "nest_annotations": (("nest_annotations",), _boolean),
     "username": (("username",), _never(_text)),
     "password": (("password",), _never(_text)),
     "sasl_mechanisms": (("sasl_mechanisms",), _never(_mechanisms)),
@@ -318,3 +340,38 @@ def _check_readable(path: str, option: str) -> None:
             return
     except OSError as error:
         raise ConnectError(f"{path}: cannot be read: {error.strerror}; see {option}") from None
+
+
+# ---- SASL ----
+
+
+def mechanism_chooser(
+    options: ConnectionOptions, credentials: Credentials
+) -> Callable[[tuple[str, ...]], ClientMechanism]:
+    """The function that chooses one of the broker's mechanisms. It raises ValueError if the client can use none."""
+
+    def choose(offered: tuple[str, ...]) -> ClientMechanism:
+        mechanism = choose_mechanism(offered, options.sasl_mechanisms, credentials)
+        if mechanism is None:
+            why = _why_none(offered, options.sasl_mechanisms, credentials)
+            raise ValueError(f"the broker offers {', '.join(offered)}: {why}")
+        return mechanism
+
+    return choose
+
+
+def _why_none(offered: Sequence[str], allowed: Sequence[str] | None, credentials: Credentials) -> str:
+    """The reason why a client can use none of the broker's mechanisms, and the advice."""
+    if allowed is not None and not set(offered) & set(allowed):
+        return f"only {', '.join(allowed) or 'none'} may be used, see sasl_mechanisms"
+    with_users = [name for name in offered if name in MECHANISMS and MECHANISMS[name].needs is Needs.VERIFIERS]
+    if credentials.user is None and with_users:
+        return "a user name and a password are required"
+    if credentials.user is not None and ANONYMOUS in offered and not with_users:
+        return (
+            f"it cannot authenticate user {credentials.user!r}; connect without a user name, or start the broker with "
+            "--user-file"
+        )
+    if EXTERNAL in offered and not credentials.has_certificate:
+        return "a client certificate is required"
+    return "this client can use none of them"

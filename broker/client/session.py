@@ -1,25 +1,25 @@
-"""The core of a session: commands, settlement and transactions, across reconnects.
+"""The core of a session, for every protocol: settlement and transactions, across reconnects.
 
-An application's session is one AMQP session (`WireSession`) per connection. After a reconnect a new AMQP session is
-attached, a new transaction begins, the receivers subscribe again, and the messages that the broker had not completed
-are sent again, in the same order and marked as redelivered. The broker redelivers the messages that were received but
-not acknowledged; acknowledging a message of the old connection does nothing.
+An application's session is one AMQP session (`WireSession`) per connection, whatever the protocol. After a reconnect a
+new AMQP session is attached, a new transaction begins, the receivers subscribe again, and the messages that the broker
+had not completed are sent again, in the same order and marked as redelivered. The broker redelivers the messages that
+were received but not acknowledged; acknowledging a message of the old connection does nothing.
 
 A transaction ends with its connection. Further operations of the application in it are lost: the commit rolls back and
 raises TransactionAborted.
 
-Commands are sent on the current connection (`invoke`), and an operation that a lost connection has interrupted is
-repeated on the next one (`retry`).
+An operation that a lost connection has interrupted is repeated on the next one (`retry`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from qstore.broker.client.errors import (
     AcknowledgeUnknown,
-    ContentError,
     InterruptedByLoss,
     LinkError,
     MessagingError,
@@ -29,13 +29,10 @@ from qstore.broker.client.errors import (
     TransactionAborted,
     TransactionError,
     TransactionUnknown,
+    UnsupportedError,
 )
-from qstore.broker.client.links import Call, Delivery, ReceiverCore, SenderCore, Transfer, number_ranges
-from qstore.broker.client.machine import WireSession
-from qstore.broker.client.message import Message, mark_redelivered
-from qstore.broker.protocols.amqp_0_10.assembly import FramingError
-from qstore.broker.protocols.amqp_0_10.session import State
-from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.broker.client.links import Delivery, ReceiverCore, SenderCore, Transfer
+from qstore.broker.client.message import Message
 
 if TYPE_CHECKING:
     from qstore.broker.client.connection import ConnectionCore
@@ -44,7 +41,32 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class SessionCore:
+class Outcome(Enum):
+    """What becomes of a message that was fetched."""
+
+    ACCEPT = auto()
+    """It is done, and leaves its queue."""
+    RELEASE = auto()
+    """It returns to its queue, marked as redelivered."""
+    REJECT = auto()
+    """The broker drops or reroutes it."""
+
+
+class WireSession(Protocol):
+    """The client's end of an AMQP session, on one connection.
+
+    Attributes:
+        failure: why it has ended; None before.
+    """
+
+    failure: MessagingError | None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be used."""
+
+
+class SessionCore(ABC):
     """A session that outlives its connections.
 
     Args:
@@ -57,8 +79,9 @@ class SessionCore:
         wire: the current AMQP session, or the last one.
         is_ready: whether the application may use `wire`.
         failure: why the session has ended; None before.
-        unsettled: command number -> transfer that the broker has not completed, in order.
-        unaccepted: command numbers of the messages fetched and neither acknowledged, released nor rejected, in order.
+        unsettled: number -> transfer that the broker has not completed, in order.
+        unaccepted: number -> receiver, of the messages fetched and neither acknowledged, released nor rejected, in
+            order.
         senders, receivers: in the order of their creation; receivers by destination.
     """
 
@@ -71,44 +94,83 @@ class SessionCore:
         self.is_ready = False
         self.failure: SessionError | None = None
         self.unsettled: dict[int, Transfer] = {}
-        self.unaccepted: dict[int, None] = {}
+        self.unaccepted: dict[int, ReceiverCore] = {}
         self.senders: list[SenderCore] = []
         self.receivers: dict[str, ReceiverCore] = {}
         self._accepted: list[int] = []  # in the current transaction
         self._is_aborted = False
-        self._last_settling = -1  # number of the last accept or reject command on `wire`
-        self._is_settling_lost = False  # a connection was lost before the broker confirmed such commands
+        self._is_settling_lost = False  # a connection was lost before the broker confirmed accepts or rejects
         self._attachments = 0
         self._destinations = 0
 
+    # ---- defined by the protocol ----
+
+    @abstractmethod
+    async def attach(self) -> None:
+        """Attach on the current connection, and begin a transaction if it is transactional.
+
+        Raises:
+            SessionError: the broker has refused.
+            InterruptedByLoss: the connection was lost.
+        """
+
+    @abstractmethod
+    def make_sender(self, address: str, capacity: int) -> SenderCore:
+        """Make a sender. Raises AddressError."""
+
+    @abstractmethod
+    def make_receiver(self, address: str, capacity: int, destination: str) -> ReceiverCore:
+        """Make a receiver. Raises AddressError."""
+
+    @abstractmethod
+    def send_outcome(self, fetched: Mapping[int, ReceiverCore], outcome: Outcome) -> Any:
+        """Settle messages: number, in ascending order -> receiver. Returns what `is_confirmed` takes."""
+
+    @abstractmethod
+    def is_confirmed(self, token: Any) -> bool:
+        """Whether the broker has confirmed what `send_outcome` has sent."""
+
+    @property
+    @abstractmethod
+    def is_settling(self) -> bool:
+        """Whether accepts or rejects on this connection are not yet confirmed by the broker."""
+
+    @abstractmethod
+    def forget_settling(self) -> None:
+        """The connection was lost: the broker confirms nothing more on it."""
+
+    @abstractmethod
+    async def complete(self) -> None:
+        """Have the broker complete what was sent. Raises SessionError and InterruptedByLoss."""
+
+    @abstractmethod
+    async def commit_wire(self) -> None:
+        """Commit. Raises TransactionAborted, SessionError and InterruptedByLoss."""
+
+    @abstractmethod
+    async def roll_back_wire(self, fetched: list[int]) -> None:
+        """Roll back, return prefetched messages and those that were fetched, and give credit. Raises likewise."""
+
+    @abstractmethod
+    async def detach_wire(self, deadline: float | None) -> None:
+        """End the AMQP session, if it can be used."""
+
     # ---- callbacks of the machine ----
 
-    def on_settled(self, first: int, last: int) -> None:
-        """The broker has completed the commands `first` to `last`."""
+    def on_settled(self, first: int, last: int, error: MessagingError | None = None) -> None:
+        """The broker has completed what was sent with the numbers `first` to `last`, or refused it."""
         unsettled = self.unsettled
         if not unsettled:
             return
         for number in range(max(first, next(iter(unsettled))), last + 1):
             transfer = unsettled.pop(number, None)
             if transfer is not None:
-                transfer.is_settled = True
+                transfer.is_settled, transfer.error = True, error
                 transfer.sender.unsettled -= 1
-                transfer.sender.settled += 1
-
-    def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
-        """Take a message, received as a command that is not completed until it is fetched.
-
-        Raises:
-            FramingError: the broker has ignored the receiver's credit.
-        """
-        receiver = self.receivers.get(destination)
-        if receiver is None:  # closed, but sent before the broker processed the cancel
-            self.wire.ledger.complete([[number, number]])
-            self.wire.send("message.release", transfers=((number, number),))
-            return
-        if len(receiver.incoming) >= receiver.most_incoming:
-            raise FramingError("the broker has sent more messages than it has credit for")
-        receiver.incoming.append(Message.received(header, body, Delivery(receiver, self.wire, number)))
+                if error is None:
+                    transfer.sender.settled += 1
+                else:
+                    transfer.sender.refusal = transfer.sender.refusal or error
 
     def after_input(self) -> None:
         """Called after all received data was processed."""
@@ -119,14 +181,12 @@ class SessionCore:
     def on_lost(self) -> None:
         """The connection was lost; the broker will redeliver its messages."""
         self.is_ready = False
-        self._is_settling_lost |= self._is_settling
-        self._last_settling = -1
+        self._is_settling_lost |= self.is_settling
+        self.forget_settling()
         for receiver in self.receivers.values():
             receiver.incoming.clear()
         if self.is_transactional:
             self._is_aborted = True
-
-    # ---- commands, on the current connection ----
 
     def check_wire(self) -> None:
         """Raise an error if `wire` cannot be used.
@@ -136,38 +196,9 @@ class SessionCore:
             InterruptedByLoss: the connection was lost.
         """
         if not self.wire.is_usable:
-            _raise_end(self.wire)
+            raise_end(self.wire)
 
-    async def invoke_all(self, calls: Iterable[Call]) -> list[Mapping[str, Any]]:
-        """Send commands and wait until the broker has completed them. Returns their results, empty if they have none.
-
-        Raises:
-            ContentError: a field of one cannot be encoded, such as a name that is too long; it is not sent.
-            SessionError: the broker has refused one, and ended the session.
-            InterruptedByLoss: the connection was lost.
-        """
-        self.check_wire()
-        wire = self.wire
-        pending = list(calls)
-        if not pending:
-            return []
-        numbers = []
-        for at, (name, values) in enumerate(pending, 1):
-            try:
-                numbers.append(wire.send(name, sync=at == len(pending), **values))
-            except Amqp010Error as error:
-                raise ContentError(f"{name} cannot be sent: {error}") from None
-        last = numbers[-1]
-        await self.driver.wait(lambda: wire.done.below > last or not wire.is_usable)
-        if wire.done.below <= last:
-            _raise_end(wire)
-        return [wire.results.pop(number, {}) for number in numbers]
-
-    async def invoke(self, name: str, **values: Any) -> Mapping[str, Any]:
-        """Send one command and wait until the broker has completed it. See `invoke_all`."""
-        return (await self.invoke_all([(name, values)]))[0]
-
-    # ---- commands, across connections ----
+    # ---- across connections ----
 
     def check(self) -> None:
         """Raise an error if the session cannot be used.
@@ -222,25 +253,6 @@ class SessionCore:
         """The broker has ended the session."""
         self.is_ready, self.failure = False, error
 
-    # ---- attaching ----
-
-    async def attach(self) -> None:
-        """Attach on the current connection.
-
-        Raises:
-            SessionError: the broker has refused.
-            InterruptedByLoss: the connection was lost.
-        """
-        connection = self.connection.wire
-        assert connection is not None
-        self._attachments += 1
-        name = self.name if self._attachments == 1 else self.name + b".%d" % self._attachments
-        wire = self.wire = connection.begin_session(name, self)
-        await self.driver.wait(lambda: wire.state is not State.ATTACHING)
-        self.check_wire()
-        if self.is_transactional:
-            await self.invoke("tx.select")
-
     async def recover(self) -> None:
         """Attach on a new connection, and restore links and unsettled messages.
 
@@ -270,25 +282,49 @@ class SessionCore:
         for sender in self.senders:
             if sender.failure is None:
                 sender.unsettled = 0
-        for transfer in transfers:
-            if transfer.sender.failure is None:  # a failed sender reports its error itself
-                transfer.header = mark_redelivered(transfer.header)
-                transfer.sender.put(transfer)
+        while transfers:
+            await self._send_again(transfers[0], transfers)
+            del transfers[0]
         self.is_ready = True
+
+    async def _send_again(self, transfer: Transfer, all_left: list[Transfer]) -> None:
+        """Send a message again, the first of those that are left, unless its sender has failed, which it reports."""
+        sender = transfer.sender
+        await self.driver.wait(lambda: self._takes_again(sender))
+        if not self.wire.is_usable:
+            self.unsettled = dict(enumerate([*self.unsettled.values(), *all_left]))
+            raise_end(self.wire)
+        if sender.failure is None:
+            sender.mark_redelivered(transfer)
+            sender.put(transfer)
+
+    def _takes_again(self, sender: SenderCore) -> bool:
+        """Whether a message can be sent again, or never will be."""
+        return sender.has_credit or sender.failure is not None or not self.wire.is_usable
+
+    async def command(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do a command of AMQP 0-10, and return the fields of its result.
+
+        Raises:
+            UnsupportedError: the session is one of another protocol.
+            MessagingError: see `retry`.
+        """
+        del values
+        raise UnsupportedError(f"{name} is a command of AMQP 0-10: connect with that protocol")
 
     # ---- links ----
 
     async def sender(self, address: str, capacity: int) -> SenderCore:
-        """Create a sender. Raises as `resolution.resolve` and `wait` do."""
-        sender = SenderCore(self, address, capacity)
+        """Create a sender. Raises AddressError, and as `SenderCore.attach` and `wait` do."""
+        sender = self.make_sender(address, capacity)
         await self.retry(sender.attach)
         self.senders.append(sender)
         return sender
 
     async def receiver(self, address: str, capacity: int) -> ReceiverCore:
-        """Create a receiver. Raises as `resolution.resolve` and `wait` do."""
+        """Create a receiver, as `sender`."""
         self._destinations += 1
-        receiver = ReceiverCore(self, address, capacity, str(self._destinations))
+        receiver = self.make_receiver(address, capacity, str(self._destinations))
         self.receivers[receiver.destination] = receiver
         try:
             await self.retry(receiver.attach)
@@ -325,41 +361,30 @@ class SessionCore:
 
     # ---- acknowledging ----
 
-    def _take_unaccepted(self, message: Message | None) -> list[int]:
-        """Take the numbers of the messages to settle; messages of a lost connection have none."""
+    def _take_unaccepted(self, message: Message | None) -> dict[int, ReceiverCore]:
+        """Take the messages to settle: number -> receiver; messages of a lost connection have none."""
         if message is None:
-            numbers = list(self.unaccepted)
-            self.unaccepted.clear()
-            return numbers
+            found, self.unaccepted = self.unaccepted, {}
+            return found
         delivery = message.delivery
         if not isinstance(delivery, Delivery) or delivery.wire is not self.wire:
-            return []
-        if delivery.number not in self.unaccepted:
-            return []
-        del self.unaccepted[delivery.number]
-        return [delivery.number]
+            return {}
+        receiver = self.unaccepted.pop(delivery.number, None)
+        return {} if receiver is None else {delivery.number: receiver}
 
-    def settle(self, message: Message | None, name: str, **values: Any) -> int | None:
-        """Send accept, release or reject for one message, or for all unacknowledged messages.
+    def settle(self, message: Message | None, outcome: Outcome) -> Any:
+        """Settle one message, or all unacknowledged messages.
 
         Returns:
-            the command's number; None if there was nothing to settle.
+            for `wait_confirmed`; None if there was nothing to settle.
         """
         self.check()
-        numbers = self._take_unaccepted(message)
-        if not numbers or not self.is_ready:
+        found = self._take_unaccepted(message)
+        if not found or not self.is_ready:
             return None
-        if self.is_transactional and name == "message.accept":
-            self._accepted.extend(numbers)
-        number = self.wire.send(name, sync=True, transfers=number_ranges(numbers), **values)
-        if not self.is_transactional and name != "message.release":  # a lost connection releases as well
-            self._last_settling = number
-        return number
-
-    @property
-    def _is_settling(self) -> bool:
-        """Whether accepts or rejects on this connection are not yet confirmed by the broker."""
-        return self._last_settling >= 0 and self.wire.done.below <= self._last_settling
+        if self.is_transactional and outcome is Outcome.ACCEPT:
+            self._accepted.extend(found)
+        return self.send_outcome(found, outcome)
 
     def _check_settled(self) -> None:
         """Raise AcknowledgeUnknown, once, if a connection was lost with unconfirmed acknowledgements."""
@@ -369,18 +394,18 @@ class SessionCore:
                 "the connection was lost before the broker confirmed acknowledgements: messages may be redelivered"
             )
 
-    async def wait_done(self, number: int | None) -> None:
-        """Wait until the broker has completed command `number`.
+    async def wait_confirmed(self, token: Any) -> None:
+        """Wait until the broker has confirmed what `settle` has sent.
 
         Raises:
             AcknowledgeUnknown: the connection was lost before that.
             MessagingError: the session has failed.
         """
-        if number is None:
+        if token is None:
             return
         wire = self.wire
-        await self.driver.wait(lambda: wire.done.below > number or not wire.is_usable)
-        if wire.done.below <= number:
+        await self.driver.wait(lambda: self.is_confirmed(token) or not wire.is_usable)
+        if not self.is_confirmed(token):
             self.check()
             self._check_settled()
 
@@ -392,11 +417,12 @@ class SessionCore:
             LinkError: a sender has failed with unconfirmed messages.
             MessagingError: see `retry`.
         """
-        await self.retry(lambda: self.invoke("execution.sync"), deadline)
+        await self.retry(self.complete, deadline)
         await self.wait(lambda: not self.unsettled, deadline)
         for sender in self.senders:
             if sender.unsettled:
                 sender.check()
+            sender.check_refusal()
         self._check_settled()
 
     # ---- transactions ----
@@ -418,10 +444,13 @@ class SessionCore:
             await self.rollback()
             raise TransactionAborted("the transaction was rolled back, since the connection was lost")
         try:
-            await self.invoke("tx.commit")
+            await self.commit_wire()
         except InterruptedByLoss as error:
             await self.retry(self._roll_back)
             raise TransactionUnknown(f"the connection was lost during the commit: {error}") from None
+        except TransactionAborted:
+            self._accepted.clear()
+            raise
         except SessionError as error:
             self.fail(error)
             raise TransactionAborted(f"the commit was refused: {error}", error.code) from None
@@ -433,22 +462,10 @@ class SessionCore:
         await self.retry(self._roll_back)
 
     async def _roll_back(self) -> None:
-        receivers = [receiver for receiver in self.receivers.values() if receiver.is_attached]
-        await self.invoke_all(("message.stop", {"destination": each.destination}) for each in receivers)
-        fetched = sorted([*self._accepted, *self.unaccepted])
-        waiting = sorted(number for each in receivers for number in each.take_waiting())
-        calls: list[Call] = [("tx.rollback", {})]
-        if waiting:
-            calls.append(("message.release", {"transfers": number_ranges(waiting)}))
-        if fetched:
-            calls.append(("message.release", {"transfers": number_ranges(fetched), "set_redelivered": True}))
-        await self.invoke_all(calls)
+        await self.roll_back_wire(sorted([*self._accepted, *self.unaccepted]))
         self._accepted.clear()
         self.unaccepted.clear()
         self._is_aborted = False
-        self.wire.send_completed()
-        for receiver in receivers:
-            receiver.grant()
 
     # ---- closing ----
 
@@ -460,7 +477,7 @@ class SessionCore:
         if isinstance(self.failure, SessionClosedError):
             return []
         found = [text for link in self._links() for text in link.unfinished()]
-        if self._is_settling or self._is_settling_lost:
+        if self.is_settling or self._is_settling_lost:
             found.append("acknowledgements not confirmed, so messages may be redelivered")
         return found
 
@@ -479,7 +496,7 @@ class SessionCore:
                 try:
                     await self._close_links(deadline)
                 finally:
-                    await self._detach(deadline)
+                    await self.detach_wire(deadline)
         finally:
             self.is_ready = False
             self.failure = SessionClosedError("the session is closed")
@@ -494,19 +511,13 @@ class SessionCore:
                 await link.close(deadline)
             except LinkError as error:
                 problems.append(error)
-        if self._is_settling or self._is_settling_lost:
+        if self.is_settling or self._is_settling_lost:
             await self.sync(deadline)
         if problems:
             raise problems[0]
 
-    async def _detach(self, deadline: float | None) -> None:
-        wire = self.wire
-        if wire.is_usable:
-            wire.detach()
-            await self.driver.wait(lambda: wire.state is State.DETACHED, deadline)
 
-
-def _raise_end(wire: WireSession) -> None:
+def raise_end(wire: WireSession) -> NoReturn:
     """Raise the error that has ended `wire`."""
     failure = wire.failure
     if isinstance(failure, SessionError):

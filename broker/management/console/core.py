@@ -218,7 +218,7 @@ class ConsoleCore:
             except NotFound:
                 raise NoAgentError(f"the broker has no exchange {VERSION_1}") from None
         session, key = self._session, self._key
-        await session.retry(lambda: session.invoke("exchange.bind", queue=key, exchange=REPLIES_1, binding_key=key))
+        await session.command("exchange.bind", {"queue": key, "exchange": REPLIES_1, "binding_key": key})
         request = self._begin(agent)
         body = request_bytes(opcode, request.number, package, of)
         await self._put(self._version_1, Message(body, subject=agent, reply_to=self._reply_to), request)

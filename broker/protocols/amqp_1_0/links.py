@@ -10,25 +10,37 @@ connection has room. It is settled at once if the client has asked for that (sen
 A message that exceeds the client's max-message-size is not for this link, as one that its selector does not match: it
 stays on the queue, for other consumers.
 
-`deliver` handles every outgoing message. The performative of a transfer differs only in delivery id, tag and `settled`,
-which have a fixed size; the rest is encoded once. A message that exceeds a frame of the client is sent as a stream
-(`output`), whose frames take the session's window.
+`deliver` handles every outgoing message (`transfers` has its frames). A message that exceeds a frame of the client is
+sent as a stream (`output`), whose frames take the session's window.
 
 Source: AMQP 1.0, part "transport", section 2.6 and 2.7; part "messaging", section 3.5.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.message import Buffer, Content
+from qstore.broker.model.message import Buffer
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
+from qstore.broker.protocols.amqp_1_0.transfers import (
+    DOFF,
+    FALSE,
+    MASK,
+    MORE,
+    TAG_BYTES,
+    TAIL,
+    TRUE,
+    UINT,
+    VBIN8,
+    ZERO,
+    transfer_frames,
+    transfer_heads,
+)
 from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import (
@@ -36,11 +48,9 @@ from qstore.broker.protocols.output import (
     COST_OF_CONVERSION,
     COST_OF_MESSAGE,
     Stream,
-    parts_of,
 )
-from qstore.formats.amqp_1_0.composites import BY_NAME, encode_composite
+from qstore.formats.amqp_1_0.composites import encode_composite
 from qstore.formats.amqp_1_0.frames import AMQP, FRAME
-from qstore.formats.amqp_1_0.values import Value, encode_value
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -61,22 +71,17 @@ ANY_SIZE: Final = 1 << 62
 """A maximum size of messages that none has: the client has set no limit."""
 
 SETTLED: Final = 1  # sender-settle-mode
-MASK: Final = 0xFFFFFFFF
 
-_HALF: Final = 1 << 31
-_TRANSFER: Final = BY_NAME["transfer"].head
-_DOFF: Final = FRAME.size // 4
 _pack_frame: Final = FRAME.pack
-_TAIL: Final = struct.Struct(">BIBBQBB")  # delivery-id, delivery-tag, message-format, settled
-_pack_tail: Final = _TAIL.pack
-_UINT, _VBIN8, _TAG_BYTES, _ZERO, _TRUE, _FALSE = 0x70, 0xA0, 8, 0x43, 0x41, 0x42
-_MORE: Final = bytes((_TRUE,))
-
-
-def difference(later: int, earlier: int) -> int:
-    """How many steps a serial number of 32 bits is after another one; negative if it is before it."""
-    steps = (later - earlier) & MASK
-    return steps - (1 << 32) if steps >= _HALF else steps
+_pack_tail: Final = TAIL.pack
+_DOFF: Final = DOFF
+_MASK: Final = MASK
+_UINT: Final = UINT
+_VBIN8: Final = VBIN8
+_TAG_BYTES: Final = TAG_BYTES
+_ZERO: Final = ZERO
+_TRUE: Final = TRUE
+_FALSE: Final = FALSE
 
 
 class IncomingLink:
@@ -189,10 +194,7 @@ class OutgoingLink(SendingConsumer):
         self.owned: list[Queue] = []
         self.transaction: OpenTransaction | None = None
         self.unsettled: dict[int, None] = {}
-        number = encode_value(Value("uint", handle))
-        size = 1 + len(number) + _TAIL.size
-        self._head = _TRANSFER + bytes((0xC0, size, 5)) + number
-        self._head_with_more = _TRANSFER + bytes((0xC0, size + 1, 6)) + number
+        self._head, self._head_with_more = transfer_heads(handle)
         text = None if selector is None else selector.text
         self._kind = "AMQP 1.0", text, session.connection.publisher if no_local else None, max_message
 
@@ -257,7 +259,7 @@ class OutgoingLink(SendingConsumer):
         number = session.next_delivery
         session.next_delivery = number + 1
         head, settled = self._head, _TRUE if self.settles else _FALSE
-        tail = _pack_tail(_UINT, number & MASK, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        tail = _pack_tail(_UINT, number & _MASK, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
         transaction = self.transaction
         if transaction is not None:
             head, tail = b"", self._transactional(transaction, number, is_more=False)
@@ -268,15 +270,16 @@ class OutgoingLink(SendingConsumer):
             connection.frames_sent += 1
             session.sent_frame()
         else:
-            with_more = self._head_with_more + tail + _MORE
+            with_more = self._head_with_more + tail + MORE
             if transaction is not None:
                 with_more = self._transactional(transaction, number, is_more=True)
-            session.stream(self, self._frames(head + tail, with_more, sections, body))
+            frames = transfer_frames(session.channel, connection.max_frame, head + tail, with_more, sections, body)
+            session.stream(self, frames)
         connection.messages_sent += 1
         connection.room -= size + COST_OF_MESSAGE
         connection.has_output()
         self.delivered += 1
-        self.delivery_count = (self.delivery_count + 1) & MASK
+        self.delivery_count = (self.delivery_count + 1) & _MASK
         self.credit -= 1
         if self.settles:
             if transaction is not None and self.acquires:
@@ -298,7 +301,7 @@ class OutgoingLink(SendingConsumer):
         """The performative of a message that is acquired in a transaction."""
         fields = {
             "handle": self.handle,
-            "delivery_id": number & MASK,
+            "delivery_id": number & _MASK,
             "delivery_tag": number.to_bytes(_TAG_BYTES, "big"),
             "message_format": 0,
             "settled": self.settles,
@@ -306,16 +309,6 @@ class OutgoingLink(SendingConsumer):
             "state": transaction.state_of(),
         }
         return encode_composite("transfer", fields)
-
-    def _frames(self, last: bytes, with_more: bytes, sections: bytes, body: Content) -> Iterator[tuple[Buffer, ...]]:
-        """The frames of a message that does not fit one; `last` and `with_more` are their performatives."""
-        channel = self.session.channel
-        most = self.session.connection.max_frame - FRAME.size - len(with_more)
-        parts = [*parts_of(sections, most), *parts_of(body, most)]
-        for number, part in enumerate(parts, 1):
-            performative = with_more if number < len(parts) else last
-            size = FRAME.size + len(performative) + len(part)
-            yield _pack_frame(size, _DOFF, AMQP, channel), performative, part
 
     def queue_deleted(self) -> None:
         """The queue was deleted: detach the link, unless it has ended meanwhile."""

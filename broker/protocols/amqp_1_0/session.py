@@ -61,7 +61,6 @@ from qstore.broker.protocols.amqp_1_0.attaching import Attach, prepare
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_value
 from qstore.broker.protocols.amqp_1_0.links import (
     CREDIT,
-    MASK,
     MAX_UNSETTLED,
     NO_ANNOTATIONS,
     Delivery,
@@ -69,7 +68,6 @@ from qstore.broker.protocols.amqp_1_0.links import (
     Link,
     OutgoingLink,
     TransferStream,
-    difference,
 )
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
 from qstore.broker.protocols.amqp_1_0.message import mentions_delivery
@@ -81,6 +79,7 @@ from qstore.broker.protocols.amqp_1_0.transactions import (
     is_transactional,
     transaction_in,
 )
+from qstore.broker.protocols.amqp_1_0.transfers import MASK, difference
 from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import COST_OF_DELETION, DROPPED_AT_ONCE, give_back, has_many, numbers_among
 from qstore.broker.protocols.publishing import HeldMessages

@@ -15,8 +15,8 @@ from qstore.broker.client.errors import (
     MessagingError,
     SessionError,
 )
-from qstore.broker.client.links import number_ranges
-from qstore.broker.client.machine import WireConnection, WireSession
+from qstore.broker.client.amqp_0_10.links import number_ranges
+from qstore.broker.client.amqp_0_10.machine import WireConnection, WireSession
 from qstore.broker.client.message import Message, encode_message
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.protocols.connection import Phase

@@ -8,7 +8,7 @@ Source: AMQP 0-10, connection, session and execution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,19 +20,17 @@ from qstore.broker.client.errors import (
     MessagingError,
     SessionError,
 )
-from qstore.broker.client.options import ConnectionOptions
+from qstore.broker.client.options import ConnectionOptions, mechanism_chooser
 from qstore.broker.model.completion import Done
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.protocols.amqp_0_10.session import State, detach_reason, unwrap
 from qstore.broker.protocols.connection import Phase
-from qstore.broker.security.sasl.exchange import ClientMechanism
-from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
-from qstore.broker.security.sasl.table import TABLE, Credentials, Needs, choose_mechanism
+from qstore.broker.security.sasl.table import Credentials
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result
 
 if TYPE_CHECKING:
-    from qstore.broker.client.session import SessionCore
+    from qstore.broker.client.amqp_0_10.session import Session
 
 
 _TRANSFER: Final = b"\x04\x01"
@@ -47,7 +45,7 @@ class WireSession(ClientSession):
         failure: why the session has ended; None before.
     """
 
-    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionCore) -> None:
+    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: Session) -> None:
         super().__init__(name, channel, connection)
         self._owner = owner
         self.done = Done()
@@ -127,18 +125,9 @@ class WireConnection(ClientConnection):
     """
 
     def __init__(self, options: ConnectionOptions, credentials: Credentials, has_output: Callable[[], None]) -> None:
-        def choose(offered: tuple[str, ...]) -> ClientMechanism:
-            mechanism = choose_mechanism(offered, options.sasl_mechanisms, credentials)
-            if mechanism is None:
-                raise ValueError(
-                    f"the broker offers {', '.join(offered)}: "
-                    + _why_none(offered, options.sasl_mechanisms, credentials)
-                )
-            return mechanism
-
         self._output_came = has_output
         super().__init__(
-            choose,
+            mechanism_chooser(options, credentials),
             client_properties=options.client_properties,
             virtual_host=options.virtual_host,
             heartbeat=options.heartbeat,
@@ -203,7 +192,7 @@ class WireConnection(ClientConnection):
                 session.on_lost(reason)
         self.sessions.clear()
 
-    def begin_session(self, name: bytes, owner: SessionCore) -> WireSession:
+    def begin_session(self, name: bytes, owner: Session) -> WireSession:
         """Attach a session, which may be used when `is_usable` is true.
 
         Raises:
@@ -219,20 +208,3 @@ class WireConnection(ClientConnection):
 
 
 _NORMAL: Final = 200
-
-
-def _why_none(offered: Sequence[str], allowed: Sequence[str] | None, credentials: Credentials) -> str:
-    """The reason why a client can use none of the broker's mechanisms, and the advice."""
-    if allowed is not None and not set(offered) & set(allowed):
-        return f"only {', '.join(allowed) or 'none'} may be used, see sasl_mechanisms"
-    with_users = [name for name in offered if name in TABLE and TABLE[name].needs is Needs.VERIFIERS]
-    if credentials.user is None and with_users:
-        return "a user name and a password are required"
-    if credentials.user is not None and ANONYMOUS in offered and not with_users:
-        return (
-            f"it cannot authenticate user {credentials.user!r}; connect without a user name, or start the broker with "
-            "--user-file"
-        )
-    if EXTERNAL in offered and not credentials.has_certificate:
-        return "a client certificate is required"
-    return "this client can use none of them"
