@@ -418,7 +418,7 @@ class SessionCore(ABC):
             MessagingError: see `retry`.
         """
         await self.retry(self.complete, deadline)
-        await self.wait(lambda: not self.unsettled, deadline)
+        await self.wait(lambda: self.is_ready and not self.unsettled, deadline)
         for sender in self.senders:
             if sender.unsettled:
                 sender.check()

@@ -81,7 +81,7 @@ class Session(SessionCore):
 
     async def command(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """As `SessionCore.command`."""
-        return await self.retry(lambda: self.invoke(name, **values))
+        return (await self.retry(lambda: self.invoke_all([(name, values)])))[0]
 
     # ---- as a session ----
 

@@ -300,7 +300,9 @@ def _value_slots(value: Any, content_type: str | None) -> dict[str, Any]:
 
 def _python(value: Any) -> Any:
     """The Python value of a field that may be of any type."""
-    return python_value(neutral_value(value)) if isinstance(value, Value) else value
+    if not isinstance(value, Value):
+        return value
+    return value.value if isinstance(value.value, str) else python_value(neutral_value(value))
 
 
 def _text(value: Any) -> Any:

@@ -77,7 +77,7 @@ class Session(SessionCore):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._settling: dict[int, None] = {}  # numbers whose outcome the broker has not confirmed
+        self._settling: dict[int, bool] = {}  # unconfirmed outcomes: number -> whether a lost connection may undo it
         self._commands: dict[int, Composite | None] = {}  # number of a command to the coordinator -> its outcome
         self._coordinator = _Coordinator()
         self._txn_id: Value | None = None
@@ -130,31 +130,34 @@ class Session(SessionCore):
         """As `SessionCore.make_receiver`."""
         return Receiver(self, address, capacity, destination)
 
-    def send_outcome(self, fetched: Mapping[int, ReceiverCore], outcome: Outcome) -> frozenset[int]:
-        """As `SessionCore.send_outcome`: the numbers that the broker is to confirm."""
+    def send_outcome(
+        self, fetched: Mapping[int, ReceiverCore], outcome: Outcome
+    ) -> tuple[dict[int, bool], frozenset[int]]:
+        """As `SessionCore.send_outcome`: what waits on this connection, and the numbers of it that were sent."""
         machine, state = self.wire.session, _OUTCOMES[outcome]
         if self.is_transactional and outcome is Outcome.ACCEPT:
             machine.settle(ranges_of(fetched), self._state(state), is_settled=True)
-            return frozenset()
+            return self._settling, frozenset()
         confirmed = [number for number, each in fetched.items() if isinstance(each, Receiver) and each.is_confirmed]
         waiting = frozenset(confirmed)
         machine.settle(ranges_of(number for number in fetched if number not in waiting), state, is_settled=True)
         machine.settle(ranges_of(confirmed), state, is_settled=False)
-        self._settling.update(dict.fromkeys(confirmed))
-        return waiting
+        self._settling.update(dict.fromkeys(confirmed, outcome is not Outcome.RELEASE))  # which a loss does as well
+        return self._settling, waiting
 
     def is_confirmed(self, token: Any) -> bool:
         """As `SessionCore.is_confirmed`."""
-        return self._settling.keys().isdisjoint(token)
+        settling, numbers = token
+        return bool(settling.keys().isdisjoint(numbers))
 
     @property
     def is_settling(self) -> bool:
         """As `SessionCore.is_settling`."""
-        return bool(self._settling)
+        return any(self._settling.values())
 
     def forget_settling(self) -> None:
-        """As `SessionCore.forget_settling`."""
-        self._settling.clear()
+        """As `SessionCore.forget_settling`: what was sent stays unconfirmed."""
+        self._settling = {}
 
     async def complete(self) -> None:
         """As `SessionCore.complete`: the broker completes by itself."""

@@ -219,6 +219,16 @@ class ReceivingLink(ClientLink):
     def __init__(self, session: ClientSession, handle: int, name: str, owner: LinkOwner) -> None:
         super().__init__(session, handle, name, RECEIVER, owner)
         self.is_draining = False
+        self._received = self._allowed = 0  # messages that have come; the most that the broker may have sent
+
+    def begins(self) -> None:
+        """A message begins. Raises ConditionError: it exceeds all credit, also what was taken back meanwhile."""
+        self._received += 1
+        self.delivery_count = (self.delivery_count + 1) & MASK
+        self.credit = max(0, self.credit - 1)
+        if self._received > self._allowed:
+            text = "more messages than the credit of the link allows"
+            raise ConditionError(Condition.TRANSFER_LIMIT_EXCEEDED, text, Ends.CONNECTION)
 
     @property
     def is_confirmed(self) -> bool:
@@ -228,6 +238,7 @@ class ReceivingLink(ClientLink):
     def set_credit(self, credit: int, *, drain: bool = False) -> None:
         """Set how many messages the broker may send from now on."""
         self.credit, self.is_draining = credit, drain
+        self._allowed = max(self._allowed, self._received + credit)
         self.session.send_flow(self, drain=drain)
 
 
@@ -520,11 +531,7 @@ class ClientSession:
             text = f"delivery-id {delivery_id} instead of {(self._first_id + self.received) & MASK}"
             raise ConditionError(Condition.INVALID_FIELD, text, Ends.CONNECTION)
         self.received += 1
-        link.delivery_count = (link.delivery_count + 1) & MASK
-        link.credit -= 1
-        if link.credit < 0 and not link.is_detaching:
-            text = "more messages than the credit of the link allows"
-            raise ConditionError(Condition.TRANSFER_LIMIT_EXCEEDED, text, Ends.CONNECTION)
+        link.begins()
 
     def transferred(self, transfer: dict[str, Any], content: Content) -> None:
         """As `FrameReceiver.transferred`."""

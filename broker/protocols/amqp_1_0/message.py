@@ -332,7 +332,8 @@ def _reply_address(address: object) -> ReplyAddress | None:
     except InvalidArgumentError:
         node = None
     if node is None:
-        return ReplyAddress("", address)
+        name, slash, key = address.partition("/")
+        return ReplyAddress(name, key) if slash and name else ReplyAddress("", address)
     return ReplyAddress("", node.name) if node.kind is NodeKind.QUEUE else ReplyAddress(node.name, node.key or "")
 
 

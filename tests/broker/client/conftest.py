@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.client.faces import Face
+from tests.broker.client.faces import FACES, Face
 from tests.support.running_broker import RunningBroker, one_broker
 
 
@@ -45,7 +45,7 @@ def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
     running.close()
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     made = Face(request.param)
     yield made

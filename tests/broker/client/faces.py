@@ -1,4 +1,4 @@
-"""Both faces of the client behind the calls of the blocking one, so that one test serves both."""
+"""Both faces of the client behind the calls of the blocking one, and both protocols: one test serves all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import asyncio
 import inspect
 from typing import Any
 
+import pytest
+
 from qstore.broker.client import aio, blocking
+from qstore.broker.client.options import AMQP_0_10, AMQP_1_0
+
+OVER_1_0 = "blocking over 1.0"
+FACES = ("blocking", "asyncio", OVER_1_0)
+
+only_0_10 = pytest.mark.parametrize("face", FACES[:2], indirect=True)
+"""For tests of what AMQP 1.0 has no words for, or does in another way."""
 
 
 class Awaited:
@@ -44,11 +53,13 @@ class Face:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.protocol = AMQP_1_0 if name == OVER_1_0 else AMQP_0_10
         self._runner = asyncio.Runner() if name == "asyncio" else None
         self._made: list[Any] = []
 
     def connection(self, url: str, **options: Any) -> Any:
         """A connection that is not open."""
+        options = {"protocol": self.protocol, **options}
         if self._runner is None:
             made: Any = blocking.Connection(url, **options)
         else:

@@ -25,7 +25,7 @@ from qstore.broker.client import (
     Timeout,
     aio,
 )
-from tests.broker.client.faces import Face
+from tests.broker.client.faces import Face, only_0_10
 from tests.broker.client.test_failures import QUEUE, RECONNECT, kill_and_start, stopped
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
@@ -71,6 +71,7 @@ def exists(broker: RunningBroker, name: str) -> bool:
 
 
 @pytest.mark.parametrize(("link", "is_noticed"), today([*product(["sender", "receiver"], [True, False])], 2))
+@only_0_10
 def test_a_node_that_was_not_deleted(face: Face, own_broker: RunningBroker, link: str, is_noticed: bool) -> None:
     session = face.connect(url(own_broker)).session()
     made = getattr(session, link)(DELETED)
@@ -85,6 +86,7 @@ def test_a_node_that_was_not_deleted(face: Face, own_broker: RunningBroker, link
 
 
 @pytest.mark.parametrize(("what", "is_noticed"), today([*product(["session", "connection"], [True, False])], 2))
+@only_0_10
 def test_close_fails_if_its_deletion_cannot_be_done(
     face: Face, own_broker: RunningBroker, what: str, is_noticed: bool
 ) -> None:
@@ -101,6 +103,7 @@ def test_close_fails_if_its_deletion_cannot_be_done(
 
 
 @pytest.mark.parametrize("link", ["sender", "receiver"])
+@only_0_10
 def test_bindings_that_were_not_removed(face: Face, own_broker: RunningBroker, link: str) -> None:
     session = face.connect(url(own_broker)).session()
     bindings = "link: {x-bindings: [{exchange: amq.direct, key: k}]}"
@@ -110,6 +113,7 @@ def test_bindings_that_were_not_removed(face: Face, own_broker: RunningBroker, l
         made.close()
 
 
+@only_0_10
 def test_a_subscription_queue_that_was_not_deleted(face: Face, own_broker: RunningBroker) -> None:
     session = face.connect(url(own_broker)).session()
     kept = "link: {x-declare: {auto-delete: false, exclusive: false}}"
@@ -135,6 +139,7 @@ def test_messages_that_were_not_confirmed(face: Face, own_broker: RunningBroker,
         {"sender": sender, "session": session, "connection": connection}[what].close()
 
 
+@only_0_10
 def test_closing_a_connection_reports_unsettled_work(face: Face, own_broker: RunningBroker) -> None:
     connection = face.connect(url(own_broker))
     session = connection.session()
@@ -202,6 +207,7 @@ def test_closing_within_a_time(face: Face, broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize("what", ["sender", "session", "connection"])
+@only_0_10
 def test_messages_that_were_refused(face: Face, broker: RunningBroker, what: str) -> None:
     connection = face.connect(url(broker))
     session, other = connection.session(), connection.session()
@@ -276,6 +282,7 @@ def test_an_error_in_a_block_of_asyncio_is_the_one_that_is_seen(own_broker: Runn
 
 
 @pytest.mark.parametrize("what", ["sender", "receiver", "session"])
+@only_0_10
 def test_deleting_waits_for_the_next_connection(face: Face, own_broker: RunningBroker, what: str) -> None:
     session = face.connect(url(own_broker), **RECONNECT).session()
     made = {

@@ -26,7 +26,7 @@ from qstore.broker.client import (
     TransactionAborted,
     TransactionUnknown,
 )
-from tests.broker.client.faces import Face
+from tests.broker.client.faces import Face, only_0_10
 from tests.support.processes import PATIENCE_SECONDS, stop_process
 from tests.support.running_broker import RunningBroker
 
@@ -96,6 +96,7 @@ def test_connection_refused_is_a_connect_error(face: Face) -> None:
         (None, "lost"),
     ],
 )
+@only_0_10
 def test_not_a_broker(face: Face, answer: bytes | None, what: str) -> None:
     with server(answer) as url, pytest.raises(ConnectError, match=what):
         face.connect(url, connect_timeout=PATIENCE_SECONDS)

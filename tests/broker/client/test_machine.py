@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.client.amqp_0_10.links import number_ranges
+from qstore.broker.client.amqp_0_10.machine import WireConnection, WireSession
 from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectionClosedError,
@@ -15,8 +17,6 @@ from qstore.broker.client.errors import (
     MessagingError,
     SessionError,
 )
-from qstore.broker.client.amqp_0_10.links import number_ranges
-from qstore.broker.client.amqp_0_10.machine import WireConnection, WireSession
 from qstore.broker.client.message import Message, encode_message
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.protocols.connection import Phase

@@ -19,6 +19,7 @@ from qstore.broker.client import (
     TransactionError,
 )
 from qstore.broker.client.address import queue_address
+from tests.broker.client.faces import OVER_1_0, Face, only_0_10
 from tests.support.processes import PATIENCE_SECONDS
 
 
@@ -60,6 +61,7 @@ def test_contents(session: Any, name: str, content: Any) -> None:
     assert session.receiver(name).fetch(timeout=PATIENCE_SECONDS).content == content
 
 
+@only_0_10
 def test_no_such_node_leaves_the_session_alone(session: Any, name: str) -> None:
     with pytest.raises(NotFound, match=name):
         session.sender(name)
@@ -70,6 +72,7 @@ def test_no_such_node_leaves_the_session_alone(session: Any, name: str) -> None:
     session.sender(f"{name}; {{create: sender}}").send("x")
 
 
+@only_0_10
 def test_names_that_are_too_long_leave_the_session_alone(session: Any, name: str) -> None:
     long = "x" * 256
     for address in (long, f"amq.topic/{long}"):
@@ -81,6 +84,7 @@ def test_names_that_are_too_long_leave_the_session_alone(session: Any, name: str
     assert drain(session.receiver(name)) == ["still there"]
 
 
+@only_0_10
 def test_queue_with_options(session: Any, name: str) -> None:
     declare = "x-declare: {arguments: {'qpid.max_count': 5}, alternate-exchange: amq.fanout}"
     session.sender(f"{name}; {{create: always, node: {{durable: true, {declare}}}}}")
@@ -96,6 +100,7 @@ def test_queue_with_options(session: Any, name: str) -> None:
             session.sender(f"{name}; {{assert: always, node: {{{asserted}}}}}")
 
 
+@only_0_10
 def test_bindings_of_a_node(session: Any, name: str) -> None:
     bindings = "node: {x-bindings: [{exchange: amq.direct, key: my-key}]}"
     receiver = session.receiver(f"{name}; {{create: always, {bindings}}}")
@@ -104,6 +109,7 @@ def test_bindings_of_a_node(session: Any, name: str) -> None:
     session.sender(f"{name}; {{assert: always, {bindings}}}")
 
 
+@only_0_10
 def test_bindings_of_a_link(session: Any, name: str) -> None:
     address = f"{name}; {{create: always, link: {{x-bindings: [{{exchange: amq.direct, key: {name}}}]}}}}"
     receiver = session.receiver(address)
@@ -115,6 +121,7 @@ def test_bindings_of_a_link(session: Any, name: str) -> None:
     assert drain(session.receiver(name)) == []
 
 
+@only_0_10
 def test_deleting(session: Any, name: str) -> None:
     sender = session.sender(f"{name}; {{create: always, delete: always}}")
     receiver = session.receiver(f"{name}; {{delete: receiver}}")
@@ -141,7 +148,9 @@ def test_deleting(session: Any, name: str) -> None:
         ("amq.match", "", ["usa", "usa.news"], [0, 1]),
     ],
 )
-def test_exchanges(session: Any, exchange: str, pattern: str, sent: list[str], expected: list[int]) -> None:
+def test_exchanges(face: Face, session: Any, exchange: str, pattern: str, sent: list[str], expected: list[int]) -> None:
+    if face.name == OVER_1_0 and exchange == "amq.match" and pattern:
+        expected = [0, 1]  # the subject is the key of the binding there, which such an exchange ignores
     receiver = session.receiver(exchange + pattern, capacity=5)
     sender = session.sender(exchange)
     for number, subject in enumerate(sent):
@@ -159,6 +168,7 @@ def test_subjects(session: Any, name: str) -> None:
     assert [receiver.fetch(timeout=PATIENCE_SECONDS).subject for _ in range(2)] == ["default", "own"]
 
 
+@only_0_10
 def test_subscription_queue_with_name(session: Any, name: str) -> None:
     receiver = session.receiver(
         f"amq.topic/{name}; {{link: {{name: {name}, x-declare: {{auto-delete: false, exclusive: false}}}}}}"
@@ -183,6 +193,7 @@ def test_request_and_response(session: Any, name: str) -> None:
     assert (response.content, response.correlation_id) == ("pong", "7")
 
 
+@only_0_10
 def test_a_queue_with_a_number_sign_in_its_name(session: Any, name: str) -> None:
     queue = f"{name}#1"
     session.invoke("queue.declare", queue=queue)
@@ -225,6 +236,7 @@ def test_settling_one_by_one(connection: Any, session: Any, name: str) -> None:
     assert [(message.content, message.redelivered) for message in messages] == [("d", True), ("e", False)]
 
 
+@only_0_10
 def test_unacknowledged_message_is_redelivered(connection: Any, session: Any, name: str) -> None:
     sender = session.sender(f"{name}; {{create: always}}")
     for content in "abc":
@@ -306,6 +318,7 @@ def test_only_transactional_sessions_commit(session: Any) -> None:
 # --------------------------------------------------------------------------------------------- the end
 
 
+@only_0_10
 def test_a_session_error_ends_the_session_only(connection: Any, session: Any, name: str) -> None:
     sender = session.sender(f"{name}; {{create: always, node: {{type: topic}}}}")
     other = connection.session()
@@ -321,6 +334,7 @@ def test_a_session_error_ends_the_session_only(connection: Any, session: Any, na
     assert connection.is_open
 
 
+@only_0_10
 def test_exclusive_queues_are_locked(face: Any, broker: Any, session: Any, name: str) -> None:
     session.sender(f"{name}; {{create: always, node: {{x-declare: {{exclusive: true}}}}}}")
     other = face.connect(f"127.0.0.1:{broker.port}").session()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.client import AddressError, Empty, Message, SessionError
+from tests.broker.client.faces import only_0_10
 from tests.support.processes import PATIENCE_SECONDS
 
 
@@ -58,6 +59,7 @@ def test_a_browser(session: Any, name: str) -> None:
     assert drain(session.receiver(name)) == list(range(6))
 
 
+@only_0_10
 def test_at_an_exchange_the_queue_has_the_filter(session: Any, name: str) -> None:
     node = "create: always, node: {type: topic, x-declare: {type: fanout}}"
     receiver = session.receiver(f"{name}; {{{node}, link: {{name: '{name}-s', selector: \"n > 2\"}}}}")
@@ -66,6 +68,7 @@ def test_at_an_exchange_the_queue_has_the_filter(session: Any, name: str) -> Non
     assert drain(receiver) == [3, 4]
 
 
+@only_0_10
 def test_invalid_selector_is_refused(connection: Any, name: str) -> None:
     session = connection.session()
     session.sender(f"{name}; {{create: always}}")
