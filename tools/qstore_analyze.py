@@ -41,6 +41,7 @@ from qstore.tools.spark.request import (
     SUMMARY,
     Request,
     UnusableRequestError,
+    abandon,
     clean_up,
     prepare,
     processes_of,
@@ -155,12 +156,15 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
     if problem is not None:
         fail(_PROGRAM, problem)
     try:
-        prepare(request, force=force)
+        is_new = prepare(request, force=force)
         try:
             summary = _analyzed(request, master)
+            write_results(request, summary)
+        except BaseException:
+            abandon(request, is_new=is_new)
+            raise
         finally:
             clean_up(request)
-        write_results(request, summary)
     except UnusableRequestError as error:
         fail(_PROGRAM, str(error))
     except OSError as error:

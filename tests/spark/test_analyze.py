@@ -307,3 +307,17 @@ def test_queues_of_other_virtual_hosts_have_their_host_beside_their_name(tmp_pat
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(out / "queues").to_pylist()
     assert sorted((row["vhost"], row["name"]) for row in rows) == wanted
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_analysis_that_fails_leaves_no_results(tmp_path: Path, is_there: bool) -> None:
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "out"
+    if is_there:
+        out.mkdir()
+    for _ in range(2):  # without --force
+        result = command(str(tmp_path / "empty"), "--out", str(out))
+        assert result.exit_code == 2
+        assert "no input is a store" in result.stderr or "empty" in result.stderr
+        assert out.exists() == is_there
+        assert not is_there or not list(out.iterdir())

@@ -110,6 +110,21 @@ def test_json_has_the_host_in_a_field_of_its_own(tmp_path: Path, file: Path) -> 
     assert "blue/orders" in dump(tmp_path / "store", "--topology").text
 
 
+def test_a_dry_run_says_that_permissions_need_an_administrator(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    assert CliRunner().invoke(passwd, ["--stdin", str(users), "bob"], input="bob\n").exit_code == 0
+    broker = make_broker("--auth", "yes", "--user-file", os.fspath(users)).start()
+    url = f"amqp://bob/bob@127.0.0.1:{broker.port}"
+    file = tmp_path / "definitions.json"
+    permission = {"user": "bob", "vhost": "/", "configure": "", "write": "", "read": ""}
+    file.write_text(json.dumps({"rabbit_version": "3.12.0", "queues": [], "permissions": [permission]}))
+    for options in (["--dry-run"], []):
+        done = bring(file, url, *options)
+        assert done.exit_code == 1, done.output
+        assert 'permission "bob" is left out' in done.output
+        assert "qstore-passwd --tags administrator" in done.output
+
+
 def test_a_running_broker_gets_all_hosts_and_gives_them_back_with_messages(
     make_broker: BrokerMaker, tmp_path: Path, file: Path
 ) -> None:

@@ -165,7 +165,9 @@ def test_other_versions(tmp_path: Path, version: object) -> None:
     [
         (b"", "the file is empty"),
         (b"{}\n", "line 1: this is not an export"),
-        (b"[1]\n", "is cut off"),
+        (b"[1]\n", "neither an export nor definitions, which are objects of JSON: it begins with [1]"),
+        (b"null\n", "it begins with null"),
+        (b"\n []", "it begins with []"),
         (b"{not json}\n", "line 1: this is not JSON"),
         (b"PAR1", ""),
         (b"\x28\xb5\x2f\xfdgarbage", "compressed data are damaged"),

@@ -454,6 +454,21 @@ class BrokerImport:
                 for record in self._configured:
                     self._configure(console, record)
 
+    def foresee(self) -> None:
+        """Note what the broker would refuse, in a dry run: permissions, if the user sees no administrator."""
+        permissions = [each for each in self._configured if each.kind in (PERMISSION, TOPIC_PERMISSION)]
+        if not permissions:
+            return
+        with Console(self._management) as console:
+            if any(each["enforcingAcl"] for each in console.query("acl")):  # its rules say who may
+                return
+            if any("administrator" in str(each["tags"]).split(",") for each in console.query("user")):
+                return
+        why = "administrators set permissions: this user is none, or there is none (qstore-passwd --tags administrator)"
+        for each in permissions:
+            found = record_of(each)
+            self._refuse(f'permission "{printable(each.name if found is None else found[0].name[0])}"', ValueError(why))
+
     def _configure(self, console: Console, general: GeneralObject) -> None:
         """Set a policy, a permission, a parameter, or limits of a virtual host."""
         found = record_of(general)

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, cast
 
 import zstandard
 
+from qstore.formats.wording import printable
 from qstore.tools.interchange.archive import ArchiveWriter, read_archive
 from qstore.tools.interchange.definitions import (
     DefinitionOptions,
@@ -27,6 +28,8 @@ from qstore.tools.interchange.parquet import ParquetWriter, read_parquet
 STANDARD_OUTPUT: Final = "-"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _PARQUET: Final = b"PAR1"
+_TAR, _MAGIC_AT = b"ustar", 257
+_JSON: Final = frozenset(b'{["-tfn0123456789'[at : at + 1] for at in range(17))
 _LEVEL: Final = 3
 _MAX_WINDOW: Final = 1 << 27  # bytes of memory that a compressed file may ask for
 _BUFFER: Final = 1 << 20
@@ -154,7 +157,8 @@ def read_export(
             file.seek(0)
             if magic == _PARQUET:
                 return read_parquet(Path(path), sink)
-            if definitions is not None and magic[:1] == b"{" and are_definitions(file.peek(_BUFFER)):
+            begin = file.peek(_BUFFER).lstrip()
+            if definitions is not None and begin.startswith(b"{") and are_definitions(begin):
                 return read_definitions(file, sink, definitions)
             if magic != _ZSTD:
                 return _read_stream(file, sink, is_edited=is_edited)
@@ -172,4 +176,10 @@ def _read_stream(stream: io.BufferedReader[io.FileIO], sink: ItemSink, *, is_edi
     first = stream.peek(1)[:1]
     if first in (b"", b"{"):
         return read_json_lines(stream, sink, is_edited=is_edited)
+    begin = stream.peek(_MAGIC_AT)[: _MAGIC_AT + len(_TAR)]
+    if begin.lstrip()[:1] in _JSON and not begin.endswith(_TAR):
+        shown = printable(begin[:20].decode("utf-8", "replace").strip())
+        raise InterchangeError(
+            f"this is neither an export nor definitions, which are objects of JSON: it begins with {shown}"
+        )
     return read_archive(stream, sink)

@@ -132,6 +132,8 @@ def import_into_broker(read: Read, url: str, *, rate: float, dry_run: bool, agai
                 to_host = stack.enter_context(Connection(url, virtual_host=host))
             works[host] = BrokerImport(to_host, _part(intake, host), rate, host, connection)
         pasts = [None if again else work.past(identity) for work in works.values()]
+        if dry_run and not all(pasts):
+            works[DEFAULT_HOST].foresee()
         if dry_run or all(pasts):
             past = pasts[0] if all(pasts) else None
             return _result(works, new, intake, past)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -79,8 +80,8 @@ class Request:
         return (*self.inputs, *self.compare, *((self.publisher_log,) if self.publisher_log is not None else ()))
 
 
-def prepare(request: Request, *, force: bool) -> None:
-    """Create the directory of the results.
+def prepare(request: Request, *, force: bool) -> bool:
+    """Create the directory of the results. Returns whether it is new.
 
     Args:
         request: the request.
@@ -93,12 +94,13 @@ def prepare(request: Request, *, force: bool) -> None:
     if request.is_remote:
         if request.report:
             raise UnusableRequestError(f"{request.out}: --report needs a local directory; omit it")
-        return
+        return False
     if not any(_URL.match(path) or _GLOB.search(path) or Path(path).exists() for path in request.inputs):
         raise UnusableRequestError(f"{request.inputs[0]}: there is no such file or directory")
     out = Path(request.out)
     try:
-        there = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
+        is_new = not out.exists()
+        there = [] if is_new else sorted(entry.name for entry in out.iterdir())
         if there and not force:
             raise UnusableRequestError(
                 f"{out}: not empty; choose another directory, or use --force to replace the results"
@@ -114,6 +116,20 @@ def prepare(request: Request, *, force: bool) -> None:
         (out / _MARK).touch()
     except OSError as error:
         raise UnusableRequestError(f"{error.filename or out}: {error.strerror or error}") from None
+    return is_new
+
+
+def abandon(request: Request, *, is_new: bool) -> None:
+    """Remove what was written for an analysis that has failed, and the directory if it is new. On a URL it remains."""
+    if request.is_remote:
+        return
+    out = Path(request.out)
+    with contextlib.suppress(OSError):
+        for name in (*WRITTEN, _MARK):
+            if os.path.lexists(out / name):
+                _remove(out / name)
+        if is_new:
+            out.rmdir()
 
 
 def clean_up(request: Request) -> None:
