@@ -225,6 +225,7 @@ class Attach:
         self.address: str | None = None
         self.queue: Queue | None = None
         self.owned: list[Queue] = []
+        self._kept: Queue | None = None  # a durable subscription that was made for the link
         self._is_durable = self.is_made = False
         self.kind_name = "source" if self.is_source else "target"
         self.is_control = self.is_management = False
@@ -372,14 +373,17 @@ class Attach:
                 return queue
             raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
         try:
-            return await session.virtual_host.topology.declare_queue(
+            made = await session.virtual_host.topology.declare_queue(
                 name, durable=self._is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
                 auto_delete=not self._is_durable, arguments=_MARK, caller=session, must_be_new=queue is None,
             )  # fmt: skip
         except PreconditionFailedError:
             if queue is not None or name not in queues:
                 raise
-        return await self._subscription_queue(name)  # another client has made it meanwhile
+            return await self._subscription_queue(name)  # another client has made it meanwhile
+        if self._is_durable:
+            self._kept = made
+        return made
 
     @property
     def is_durable_subscription(self) -> bool:
@@ -416,6 +420,8 @@ class Attach:
         for queue in self.owned:
             self.session.disown(queue)
         self.owned.clear()
+        if self._kept is not None and not self._kept.consumer_count:
+            self.session.disown(self._kept)
 
     # ---- the link ----
 

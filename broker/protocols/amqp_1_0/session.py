@@ -317,6 +317,7 @@ class Session:
         self.links[link.handle] = link
         if not self._send("attach", **attach.answer(link)):
             self._drop_link(link, is_orderly=True)
+            attach.abandon()
             text = f"the answer exceeds the client's max-frame-size of {self.connection.max_frame}"
             self._refuse_link(attach, ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text))
             return

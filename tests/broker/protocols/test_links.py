@@ -1510,3 +1510,27 @@ def test_properties_of_a_node_are_answered_only_if_it_was_made_with_them(world: 
     terminus = {"capabilities": ("create-on-demand",), "dynamic_node_properties": given}
     (attached, _) = client.attach(name, terminus=terminus)
     assert attached.fields["target"].fields.get("dynamic_node_properties", ()) == (given if name == "new" else ())
+
+
+def test_a_durable_subscription_whose_link_is_refused_leaves_no_queue(world: World) -> None:
+    durable = {"durable": 2, "expiry_policy": "never"}
+    small = LinksClient(world).open(max_frame_size=512)
+    wide = {"address": address("amq.topic"), "filter": selector("a = '" + "x" * 400 + "'")}
+    came = small.attach("amq.topic", receives=True, terminus={**wide, **durable})
+    assert came[-1].fields["error"].fields["condition"] == "amqp:frame-size-too-small"
+    came = restricted(world, Action.BIND).attach("amq.topic", receives=True, terminus=durable)
+    assert came[-1].fields["error"].fields["condition"] == "amqp:unauthorized-access"
+    world.run()
+    assert [name for name in world.broker.default_host.queues if name.startswith("test")] == []
+
+
+def test_a_durable_subscription_stays_if_another_link_to_it_is_refused(world: World) -> None:
+    durable = {"durable": 2, "expiry_policy": "never"}
+    client = LinksClient(world).open().receiver("amq.topic", terminus=durable)
+    client.call("detach", handle=0, closed=False)
+    small = LinksClient(world).open(max_frame_size=512)
+    wide = {"filter": selector("a = '" + "x" * 400 + "'"), **durable}
+    came = small.attach("amq.topic", receives=True, terminus=wide)
+    assert came[-1].fields["error"].fields["condition"] == "amqp:frame-size-too-small"
+    world.run()
+    assert "test_link-0" in world.broker.default_host.queues
