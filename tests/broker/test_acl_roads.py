@@ -1102,6 +1102,14 @@ def _managed_move(stage: Stage, bob: Bob) -> None:
     stage.call(bob, "queueMoveMessages", srcQueue="private", destQueue="his", qty=0)
 
 
+@road("what management puts on a private queue: move", is_locked=True)
+def _managed_move_there(stage: Stage, bob: Bob) -> None:
+    bob.queue("his")
+    bob.publish("", "his")
+    stage.before = stage.state()
+    stage.call(bob, "queueMoveMessages", srcQueue="his", destQueue="private", qty=0)
+
+
 @road("what management does with a private queue: reroute", is_locked=True)
 def _managed_reroute(stage: Stage, bob: Bob) -> None:
     stage.call(bob, "reroute", "queue:private", request=0, useAltExchange=False, exchange="amq.topic")

@@ -18,6 +18,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.types import join_host
 from qstore.broker.model.message import Message, NewMessage
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.limits import Capacity, Limit
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication import events
@@ -417,6 +418,19 @@ def test_event_without_a_queue_or_a_copy_is_ignored(logged: pytest.LogCaptureFix
     assert bodies(copy) == [b"2", b"3"]
     (line,) = [line for line in lines(logged) if "are ignored" in line]
     assert line == 'Events of queue "q" are ignored: there is no such queue here'
+
+
+def test_scheduled_messages_are_no_copies(logged: pytest.LogCaptureFixture) -> None:
+    source, target = Source(), Target()
+    source.replicated("q")
+    waiting = target.queue(WAITING)
+    source.publish("q", b"1")
+    (event,) = source.take()
+    assert isinstance(event, PlainMessage)
+    event.numbers["qpid.replication.target_queue"] = WAITING
+    target.apply(event)
+    assert (bodies(waiting), waiting.displacements) == ([], (target.broker.default_host.schedule.due_times,))
+    assert [line for line in lines(logged) if "are ignored" in line]
 
 
 def test_a_copy_that_a_consumer_holds_stays() -> None:

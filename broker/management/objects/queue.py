@@ -125,6 +125,7 @@ async def move_messages(managed: ManagedBroker, _broker: object, arguments: Argu
     managed.broker.authorization.check_publish(caller, "", target)
     queue, destination = topology.find_queue(source), topology.find_queue(target)
     check_private(queue, caller)
+    check_private(destination, caller)
     if queue is destination:
         raise InvalidArgumentError(f'queue "{source}" is both source and destination')
     await _move_all(managed, queue, _QueueAlone(destination), arguments.count("qty"), arguments.filter())

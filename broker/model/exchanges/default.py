@@ -2,7 +2,8 @@
 
 Every queue is bound to it under its name for its whole lifetime, so it stores no bindings, but looks the queue up among
 the broker's. Like all exchanges it caches routes, so a deleted queue must be removed with `forget`. The code that
-creates a queue updates `binding_count`. Nothing else can be bound to it, and it cannot be declared or deleted.
+creates a queue updates `binding_count`. Nothing else can be bound to it, and it cannot be declared or deleted. The
+queue of scheduled messages (`model/schedule`) is not reached by its name: only the schedule puts messages there.
 Source: AMQP 0-10, exchange, default-exchange.
 """
 
@@ -15,6 +16,7 @@ from qstore.broker.model.errors import NotAllowedError
 from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.queues.due import WAITING
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ class DefaultExchange(Exchange):
         self.replies: Mapping[str, Queue] = {}
 
     def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
-        """The binding of the queue with this name."""
-        queue = self._queues.get(key)
+        """The binding of the queue with this name; none for that of scheduled messages."""
+        queue = self._queues.get(key) if key != WAITING else None
         if queue is None:
             queue = self.replies.get(key)
         return () if queue is None else (Binding(queue, key),)

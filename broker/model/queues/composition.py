@@ -34,7 +34,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
     read_usable,
 )
-from qstore.broker.model.queues.due import WAITING, OnlyScheduled
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import (
@@ -198,7 +198,7 @@ class QueueFactory:
             )
         is_schedule = name == WAITING
         if is_schedule:
-            displacements, eligibility = (host.schedule.due_times,), OnlyScheduled(no_local=False, selector=None)
+            displacements = (host.schedule.due_times,)
         queue = Queue(
             name,
             self._tick,

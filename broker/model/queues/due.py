@@ -12,10 +12,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.entry import UNCOMMITTED
-from qstore.broker.model.queues.limits import Displacement, Eligibility
+from qstore.broker.model.queues.limits import Displacement
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.queues.queue import Queue
 
@@ -69,13 +68,3 @@ class DueTimes(Displacement):
     def clear(self) -> None:
         """Forget all messages: the queue was deleted."""
         self._heap.clear()
-
-
-class OnlyScheduled(Eligibility):
-    """Drops messages that were published to the queue by its name: only the schedule puts messages there."""
-
-    __slots__ = ()
-
-    def admits(self, queue: Queue, message: Message) -> bool:
-        """As `Eligibility.admits`."""
-        return bool(message.exchange) or message.routing_key != queue.name

@@ -31,6 +31,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import ModelError, NotImplementedByBrokerError, UnauthorizedError
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.entry import GONE, Entry
 from qstore.broker.model.queues.limits import Displacement
 from qstore.broker.model.queues.queue import Queue
@@ -301,7 +302,7 @@ class Replica:
         if authorization.is_on:
             _check(authorization, message.handling.publisher, event)
         queue = self.queues.get(event.queue)
-        if queue is None or queue.is_deleted:
+        if queue is None or queue.is_deleted or queue.name == WAITING:
             self._mirrors.pop(event.queue, None)
             self._log_missing(event.queue)
             return False

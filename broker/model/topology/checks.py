@@ -323,7 +323,7 @@ def check_owner(queue: Queue, caller: Caller) -> None:
 
 
 def check_private(queue: Queue, caller: Caller) -> None:
-    """Check that a caller may see the messages of a queue, or have them moved or removed.
+    """Check that a caller may see the messages of a queue, or have them moved, there or away, or removed.
 
     A queue that is exclusive to an AMQP 0-9-1 connection is only accessible to that connection, even for management.
     One that is exclusive to an AMQP 0-10 session can be browsed and managed, as in qpidd.

@@ -266,6 +266,24 @@ def test_no_client_reaches_the_waiting_messages(world: World, client: BasicClien
     assert waiting(world) == 1
 
 
+def test_no_key_leads_to_the_waiting_messages(world: World, client: BasicClient) -> None:
+    client.call("confirm.select")
+    client.take()
+    client.publish(WAITING, b"a", delayed(100), mandatory=True)
+    client.publish("q", b"b", Properties(headers=typed_map({"CC": [WAITING], "x-delay": 100})))
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": WAITING, "x-message-ttl": 0}
+    client.call("queue.declare", queue="dead", arguments=arguments)
+    client.publish("dead", b"c", delayed(100))
+    client.sync()
+    assert [each.body for each in client.take("basic.return")] == [b"a"]
+    world.now += 1
+    world.broker.expire()
+    world.run()
+    found = got(client)
+    assert found is not None
+    assert (found.body, got(client), waiting(world)) == (b"b", None, 0)
+
+
 def test_no_client_can_make_such_a_queue() -> None:
     fresh = World()
     closed = BasicClient(fresh).open().call("queue.declare", queue=WAITING)
