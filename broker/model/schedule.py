@@ -18,7 +18,7 @@ the schedule when it is on the disk at its destination, so a crash in between le
     no such exchange   it is dropped, and this is logged
     not permitted      its publisher may not publish there any more: likewise
     no queue           it is dropped, as an unroutable message is; a publisher that is told of these is not
-    no room            it is tried again after 1, 2, 4 ... 60 seconds; others are not held up
+    no room            it is tried again after 1, 2, 4 ... 60 seconds, whatever the clock; others are not held up
     a failed disk      likewise
 
 While it waits, a message has headers with what it needs later:
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,7 +118,8 @@ class Schedule:
             monotonic,
             call_later,
         )
-        self._timer, self._timer_at = 0, inf
+        self._timer, self._timer_at = 0, inf  # when it rings, on the monotonic clock
+        self._again: list[tuple[float, int, Entry]] = []  # those that are tried again: when, on that clock; a heap
         self._tries: dict[Entry, int] = {}  # those for which there was no room
         self._dropped, self._logged_at = 0, -_LOGGED_EVERY
         self.queue: Queue | None = None
@@ -190,11 +192,15 @@ class Schedule:
         self._call_later = None
 
     def _start_timer(self) -> None:
-        due = self.due_times.first
-        if not due or due >= self._timer_at or self._call_later is None or self._tick.turns.has(self):
+        due, now = self.due_times.first, self._monotonic()
+        at = now + due - self._clock() if due else inf
+        if self._again:
+            at = min(at, self._again[0][0])
+        if at == inf or at >= self._timer_at or self._call_later is None or self._tick.turns.has(self):
             return
-        self._timer_at, self._timer = due, self._timer + 1
-        self._call_later(min(max(due - self._clock(), _LEAST_WAIT), _MAX_WAIT), partial(self._ring, self._timer))
+        wait = min(max(at - now, _LEAST_WAIT), _MAX_WAIT)
+        self._timer_at, self._timer = now + wait, self._timer + 1
+        self._call_later(wait, partial(self._ring, self._timer))
 
     def _ring(self, timer: int) -> None:
         if timer == self._timer and self._call_later is not None:  # else another timer was started since
@@ -209,7 +215,7 @@ class Schedule:
     def _deliver_due(self) -> Iterator[Portion]:
         left, is_stored = MOVED_AT_ONCE, False
         while self.queue is not None and not self.queue.is_deleted:
-            entry = self.due_times.take(self._clock())
+            entry = self._next()
             if entry is None:
                 break
             is_stored = is_stored or entry.rid != 0
@@ -219,6 +225,11 @@ class Schedule:
                 left, is_stored = MOVED_AT_ONCE, False
         self._tick.when_synced(self._turned)  # the timer is started when these turns have ended
 
+    def _next(self) -> Entry | None:
+        if self._again and self._again[0][0] <= self._monotonic():
+            return heappop(self._again)[2]
+        return self.due_times.take(self._clock())
+
     def _until_synced(self, resume: Resume) -> None:
         self._tick.when_synced(lambda _error: resume())
 
@@ -226,6 +237,7 @@ class Schedule:
         if self.queue is not None and self.queue.is_deleted:
             self.queue = None
             self.due_times.clear()
+            self._again.clear()
         self._start_timer()
 
     def _deliver(self, queue: Queue, entry: Entry) -> int:
@@ -271,7 +283,9 @@ class Schedule:
             _LOG.info('Virtual host "%s": a scheduled message is tried again: %s', self._host, error)
         self._tries[entry] = tries + 1
         queue.release(entry, is_redelivered=False)
-        self.due_times.add(entry, self._clock() + min(2.0 ** min(tries, _MAX_DOUBLINGS), _MAX_RETRY))
+        at = self._monotonic() + min(2.0 ** min(tries, _MAX_DOUBLINGS), _MAX_RETRY)
+        heappush(self._again, (at, entry.position, entry))
+        self._start_timer()
 
     def _drop(self, queue: Queue, entry: Entry, why: str) -> None:
         """Dequeue a message that cannot be delivered, and log this at intervals. Raises InternalError."""

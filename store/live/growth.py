@@ -351,7 +351,7 @@ class HeldDirectories:
     Args:
         disk: where they are.
         log: receives log lines.
-        clock: returns nanoseconds.
+        clock: returns nanoseconds of a clock that is never stepped.
         remains: directories whose removal was begun by an earlier process.
     """
 

@@ -281,7 +281,7 @@ class MessageStore:
         flusher.moved = self._driver_moved
         self._opened.callback(flusher.close)
         self._ids = self._record_ids(started, catalogue)
-        held = HeldDirectories(disk, log, self._environment.clock, started.remains)
+        held = HeldDirectories(disk, log, self._environment.monotonic, started.remains)
         self._expansion = Expansion(disk, self.directory.path, self.parameters, self._background, flusher, held, log)
         compression = Compression()
         for queue in started.queues:

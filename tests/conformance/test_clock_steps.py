@@ -31,8 +31,20 @@ TIME_OF_DAY: Final = {
     "broker/process/telemetry.py": "the beginnings and ends of spans, which collectors place in time",
     "broker/security/sasl/md5.py": "a part of the challenge, as RFC 2195 has it",
     "store/environment.py": "stamps in the files of a journal",
+    "tools/console/amounts.py": "times that are shown",
+    "tools/interchange/broker.py": "when an import was done, and what is left of the expirations of stored messages",
+    "tools/messaging.py": "the timestamp of a message, with which its receiver shows how long it was under way",
+    "tools/qpid_printevents.py": "when an event of its own has happened",
+    "tools/qpid_stat.py": "how long ago something was, by the time that the broker has stamped",
+    "tools/qstore_export.py": "when an export was made",
+    "tools/qstore_import.py": "times that are shown",
+    "tools/qstore_replay.py": "which stored messages have expired",
+    "tools/spark/analysis.py": "when a report was made",
+    "tools/web/collector.py": "when a sample was taken, for the axis of a plot; its rates use the monotonic clock",
+    "tools/web/federation.py": "times that are shown",
+    "tools/web/resources.py": "since when an alarm is on, and how long a certificate is valid",
 }
-"""The modules of the broker and the store that read the time of day, and what for: stamps, never durations."""
+"""The modules that read the time of day, and what for: stamps, never durations."""
 
 
 @pytest.mark.parametrize("step", [YEAR, -YEAR])
@@ -114,7 +126,7 @@ def _readings(path: Path) -> Iterator[str]:
 def test_only_stamps_are_taken_from_the_time_of_day() -> None:
     found = {
         path.relative_to(HOUSE).as_posix()
-        for room in ("broker", "store", "formats")
+        for room in ("broker", "store", "formats", "tools")
         for path in sorted((HOUSE / room).rglob("*.py"))
         if any(_readings(path))
     }

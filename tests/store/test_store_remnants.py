@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import qstore.store.live.growth as growth
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.disk import OsDisk
@@ -265,3 +268,22 @@ def test_a_queue_that_was_just_created_is_shown_by_name_and_its_info_file_writte
     assert len(again.recovered()) == SINGLY + 2
     again.store.close()
     assert found_by_check(killed) == ([], [])
+
+
+def test_a_close_does_not_go_on_because_the_time_of_day_is_set_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes files of deleted queues for two seconds at most, and leaves the rest to the next start."""
+    monkeypatch.setattr(growth, "MAX_REMOVED", 1)
+    passed, back = itertools.count(0, growth.CLOSE_NS // 2), itertools.count(1 << 60, -growth.CLOSE_NS)
+    environment = replace(tool_environment(), monotonic=lambda: next(passed), clock=lambda: next(back))
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("orders")
+    calls = Calls()
+    opened.store.changes.delete_queue(journal, calls)
+    opened.wait(calls)
+    opened.store.close()
+    assert (path / "rhm/jrnl/1/deleted").exists()
+    assert len(list((path / "rhm/jrnl/1").iterdir())) > 2
+    OpenedStore(tool_environment(), path).store.close()
+    assert not (path / "rhm/jrnl/1").exists()

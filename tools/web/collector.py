@@ -361,12 +361,15 @@ class History:
     def add(self, at: float, total: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
         """Add a point of each series, in those resolutions that are due.
 
+        When the clock was set back, points of the time to come are removed, and so many seconds before: what counters
+        have grown by meanwhile would be a peak there.
+
         Args:
             at: seconds since 1970.
             total: the sums.
             series: name -> values; those with the most traffic are kept.
         """
-        due = [tier for tier, (step, _) in enumerate(TIERS) if int(at) // step > self._last[tier] // step]
+        due = [tier for tier, (step, _) in enumerate(TIERS) if int(at) // step != self._last[tier] // step]
         if not due:
             return
         if len(series) > MAX_SERIES:
@@ -378,6 +381,9 @@ class History:
             cursor.execute("BEGIN")
             for tier in due:
                 step, points = TIERS[tier]
+                back = self._last[tier] - int(at)
+                if back > 0:
+                    cursor.execute("DELETE FROM point WHERE tier = ? AND at > ?", (tier, int(at) - back))
                 self._last[tier] = int(at)
                 cursor.executemany(
                     "INSERT OR REPLACE INTO point VALUES (?, ?, ?, ?)",

@@ -314,7 +314,9 @@ def test_a_message_without_its_exchange_is_dropped_and_logged(
     assert 'exchange "later" does not exist any more' in line
 
 
-def test_a_full_queue_is_tried_again_and_holds_up_no_other(world: World, client: BasicClient) -> None:
+@pytest.mark.parametrize("step", [0, 3 * 3600, -3 * 3600])
+def test_a_full_queue_is_tried_again_and_holds_up_no_other(world: World, client: BasicClient, step: int) -> None:
+    """Nor do the attempts wait for the time of day, which may be set meanwhile."""
     client.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     client.call("queue.bind", queue="full", exchange="later", routing_key="f")
     client.publish("full", b"first")
@@ -327,6 +329,7 @@ def test_a_full_queue_is_tried_again_and_holds_up_no_other(world: World, client:
     assert found is not None
     assert (found.body, waiting(world)) == (b"other", 2)
     assert got(client, "full") is not None
+    world.stepped += step
     wait(world, 0.5)
     assert got(client, "full") is None  # not yet
     wait(world, 0.6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -209,6 +210,24 @@ def test_old_points_and_quiet_queues_are_left_out() -> None:
     assert not history.points("queue 3", step * points, at)
     count = history._database.execute("SELECT count(*) FROM point WHERE tier = 0 AND series = 'total'").fetchone()[0]
     assert count < points + 100
+
+
+@pytest.mark.parametrize("hours", [3, -3])
+def test_points_go_on_when_the_clock_is_set(hours: int) -> None:
+    """No rate is far above what it was: the counter grows by one in a second."""
+    history, at, counter = History(None), 100_000, 0
+    for step in (0, hours * 3600, -hours * 3600):
+        at += step
+        for _ in range(100):
+            at, counter = at + 5, counter + 5
+            history.add(at, [0.0, 0, 0, counter, 0, 0, 0], {})
+        found = history.points(TOTAL, 3600, at)
+        assert [moment for moment, _ in found[-100:]] == list(range(at - 99 * 5, at + 5, 5))
+        for age in (3600, 86_400, 7 * 86_400):
+            points = [(moment, values[3]) for moment, values in history.points(TOTAL, age, at)]
+            assert points[-1][0] > at - 600
+            for before, after in itertools.pairwise(points):
+                assert (after[1] - before[1]) / (after[0] - before[0]) < 2.5
 
 
 def test_history_survives_a_kill(tmp_path: Path) -> None:
