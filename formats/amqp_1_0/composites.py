@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_1_0.values import (
-    CONSTRUCTORS,
     MAX_DEPTH,
     Amqp10Error,
     Value,
@@ -157,7 +156,6 @@ class Field(NamedTuple):
         name: its name in Python.
         type_name: its type, as the table names it.
         base: the primitive type; ANY; or the name of a type of the table.
-        codes: the constructors that values of its base have; empty for other bases.
         is_mandatory, is_multiple: as in the table.
         default: its value if it is absent.
         choices: its possible values; empty for all of its type.
@@ -166,7 +164,6 @@ class Field(NamedTuple):
     name: str
     type_name: str
     base: str
-    codes: frozenset[int]
     is_mandatory: bool
     is_multiple: bool
     default: Any
@@ -221,11 +218,10 @@ def _field_of(text: str) -> Field:
     name, _, type_name = text.strip().partition(" ")
     type_name, _, default = type_name.partition("=")
     base = base_of(type_name)
-    codes = frozenset(code for code, each in CONSTRUCTORS.items() if each.type_name == base)
     choices = frozenset(CHOICES.get(type_name, {}).values())
     is_multiple, name = name.endswith("*"), name.rstrip("*")
     return Field(
-        name.rstrip("!").replace("-", "_"), type_name, base, codes, name.endswith("!"), is_multiple,
+        name.rstrip("!").replace("-", "_"), type_name, base, name.endswith("!"), is_multiple,
         _default_of(default, type_name, base), choices,
     )  # fmt: skip
 
@@ -328,19 +324,22 @@ def _read_field(kind: CompositeType, field: Field, data: bytes, at: int, end: in
         return value, stop
     if field.is_multiple and code in _ARRAYS:
         typed, stop = read_value(data, at, end, depth)
-        for each in typed.value:
-            if each.type_name != field.base:
-                raise FieldError(f"{kind.name}: {field.name} has {with_article(each.type_name)}", at)
-        return tuple(each.value for each in typed.value), stop
+        return tuple(_checked(kind, field, each, at) for each in typed.value), stop
     typed, stop = read_value(data, at, end, depth)
-    if code not in field.codes:
-        raise FieldError(f"{kind.name}: {field.name} is {with_article(typed.type_name)}, not {field.base}", at)
+    value = _checked(kind, field, typed, at)
+    return ((value,) if field.is_multiple else value), stop
+
+
+def _checked(kind: CompositeType, field: Field, typed: Value, at: int) -> Any:
+    """The value of a field of a primitive type. Raises FieldError."""
     value = typed.value
+    if typed.type_name != field.base:
+        raise FieldError(f"{kind.name}: {field.name} is {with_article(typed.type_name)}, not {field.base}", at)
     if isinstance(value, bytes) and field.base in ("string", "symbol"):
         raise FieldError(f"{kind.name}: {field.name} is not text", at)
     if field.choices and value not in field.choices:
         raise FieldError(f"{kind.name}: {field.name} is {value!a:.64}", at)
-    return ((value,) if field.is_multiple else value), stop
+    return value
 
 
 def _read_any(data: bytes, at: int, end: int, depth: int) -> tuple[Composite | Value, int]:

@@ -21,7 +21,6 @@ from qstore.formats.amqp_1_0.values import (
     Value,
     encode_value,
     find_payload,
-    read_constructor,
     read_value,
 )
 from qstore.formats.values import MAX_VALUES
@@ -162,7 +161,7 @@ def section_value_at(data: bytes, at: int, end: int) -> int:
     """Where the value of a section begins, after its descriptor. Raises Amqp10Error."""
     if data[at + 1] == _SMALL_ULONG:
         return at + 3
-    return read_constructor(data, at, end)[2] - 1
+    return _read_descriptor(data, at, end)[1]
 
 
 def section_value(data: bytes, bounds: tuple[int, int]) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -25,20 +26,31 @@ from qstore.formats.amqp_1_0.composites import (
     base_of,
     encode_composite,
     read_composite,
+    section_list,
 )
 from qstore.formats.amqp_1_0.frames import AMQP, FRAME, SASL, Frame, decode_frame, encode_frame
-from qstore.formats.amqp_1_0.neutral import map_value, neutral_value, value_of
+from qstore.formats.amqp_1_0.neutral import is_simple, map_value, neutral_value, value_of
 from qstore.formats.amqp_1_0.sections import (
     DATA,
+    PROPERTIES,
     SECTIONS,
     VALUE,
     data_section,
     encode_section,
     has_too_many_values,
+    section_value,
     split_sections,
 )
-from qstore.formats.amqp_1_0.values import CONSTRUCTORS, Amqp10Error, Described, Value, encode_value, read_value
-from qstore.formats.values import MAX_VALUES, TYPES, TypedMap, TypedValue
+from qstore.formats.amqp_1_0.values import (
+    CONSTRUCTORS,
+    MAX_DEPTH,
+    Amqp10Error,
+    Described,
+    Value,
+    encode_value,
+    read_value,
+)
+from qstore.formats.values import MAX_VALUES, TYPES, Family, TypedArray, TypedMap, TypedValue
 
 _FIXTURES = Path(__file__).parents[1] / "fixtures" / "amqp"
 
@@ -167,18 +179,28 @@ simple = st.one_of(
 )
 
 
-def arrays(one: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
-    """Arrays of values of one type that take bytes; others have a lower limit."""
-    kinds = st.sampled_from(["ulong", "int", "boolean", "string", "binary", "uuid"])
-    return kinds.flatmap(
-        lambda kind: st.lists(one.filter(lambda value: value.type_name == kind), max_size=3).map(
-            lambda values: Value("array", tuple(values))
-        )
-    )
+@st.composite
+def arrays(draw: st.DrawFn, depth: int = 0) -> Value:
+    """Arrays of values of one type, containers among them, which may all have the same descriptor."""
+    element = draw(simple)
+    kinds = ["simple", "list", "map", "array"] if depth < 2 else ["simple"]
+    match draw(st.sampled_from(kinds)):
+        case "list":
+            one = st.lists(simple, max_size=3).map(lambda items: Value("list", tuple(items)))
+        case "map":
+            one = st.lists(st.tuples(simple, simple), max_size=2).map(lambda pairs: Value("map", tuple(pairs)))
+        case "array":
+            one = arrays(depth + 1)
+        case _:
+            one = simple.filter(lambda value: value.type_name == element.type_name) | st.just(element)
+    elements = draw(st.lists(one, max_size=3))
+    if draw(st.booleans()):
+        elements = [Value("described", Described(element, each)) for each in elements]
+    return Value("array", tuple(elements))
 
 
 values = st.recursive(
-    simple | arrays(simple),
+    simple | arrays(),
     lambda inner: st.one_of(
         st.lists(inner, max_size=5).map(lambda items: Value("list", tuple(items))),
         st.lists(st.tuples(inner, inner), max_size=4).map(lambda pairs: Value("map", tuple(pairs))),
@@ -209,6 +231,11 @@ def test_a_value_is_read_as_it_was_written(value: Value) -> None:
         (Value("map", ()), "c10100"),
         (Value("array", (Value("symbol", "a"),)), "e00701b3" + "00000001" + "61"),
         (Value("array", (Value("uint", 1), Value("uint", 2))), "e00a0270" + "00000001" + "00000002"),
+        (Value("array", ()), "e0020040"),
+        (Value("array", (Value("boolean", True), Value("boolean", False))), "e0040256" + "0100"),
+        (Value("array", (Value("list", (Value("uint", 0),)),)), "e00b01d0" + "00000005" + "00000001" + "43"),
+        (Value("array", (Value("array", ()),)), "e00b01f0" + "00000005" + "00000000" + "40"),
+        (Value("list", (Value("null", None),) * 255), "d000000103" + "000000ff" + "40" * 255),
         (Value("described", Described(Value("ulong", 0x24), Value("list", ()))), "00532445"),
     ],
 )
@@ -227,6 +254,8 @@ def test_values_have_their_shortest_form(value: Value, encoded: str) -> None:
         Value("decimal32", b"x"),
         Value("nothing", 1),
         Value("array", (Value("uint", 1), Value("int", 1))),
+        Value("array", (Value("nothing", 1),)),
+        Value("array", (Value("described", Described(Value("uint", 1), Value("uint", 1))), Value("uint", 1))),
     ],
 )
 def test_values_that_do_not_fit_their_type_are_refused(value: Value) -> None:
@@ -250,6 +279,17 @@ def test_every_neutral_type_can_be_written(name: str) -> None:
     kind = TYPES[name]
     if kind.family.name != "ARRAY":
         encode_value(value_of(TypedValue(kind, samples[kind.family.name])))
+
+
+def test_an_array_of_another_protocol_becomes_a_list() -> None:
+    array = TypedValue(TYPES["array"], TypedArray(TYPES["int32"], (1, -2)))
+    assert value_of(array) == Value("list", (Value("int", 1), Value("int", -2)))
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_application_properties_hold_no_other_values(name: str) -> None:
+    kind = TYPES[name]
+    assert is_simple(TypedValue(kind, None)) is (kind.family not in (Family.MAP, Family.LIST, Family.ARRAY))
 
 
 # ---- described types ----
@@ -307,6 +347,15 @@ def test_symbolic_descriptors_are_known() -> None:
         ("0053ff45", Amqp10Error),  # not a known type
         ("005311c0080743434343434343", FieldError),  # a remote-channel of type uint
         ("005344c0030150" + "09", FieldError),  # a SASL code of 9
+        ("005310c00401a101" + "ff", FieldError),  # a container-id that is not UTF-8
+        ("005340c00a01" + "e00701b300000001" + "ff", FieldError),  # a mechanism that is not ASCII, in an array
+        ("005340c00601" + "e003015001", FieldError),  # a mechanism that is a number, in an array
+        ("005340c00401a301" + "ff", FieldError),  # a mechanism that is not ASCII, alone
+        ("005324c0020140", FieldError),  # accepted has no fields
+        ("005310c0050" + "2a1016141", Amqp10Error),  # the second field of two is missing
+        ("005310c0050" + "1a1016141", Amqp10Error),  # a byte after the last field
+        ("005314c003" + "01" + "5001", FieldError),  # a handle of type ubyte
+        ("005325c00501" + "00532445", FieldError),  # an error that is an outcome
     ],
 )
 def test_invalid_described_types_are_refused(encoded: str, error: type[Exception]) -> None:
@@ -323,6 +372,30 @@ def test_damaged_described_types_raise_nothing_else(composite: Composite, data: 
     end = data.draw(st.integers(0, len(encoded)))
     with contextlib.suppress(Amqp10Error):
         read_composite(bytes(encoded), 0, end)
+
+
+def test_described_types_may_take_many_bytes() -> None:
+    whole = Composite("properties", {"subject": "s" * 300, "group_id": "g"})
+    encoded = encode_composite(*whole)
+    assert encoded[:4] == b"\x00\x53\x73\xd0"
+    assert read_composite(encoded, 0, len(encoded)) == (whole, len(encoded))
+
+
+def test_described_types_are_nested_to_a_limit() -> None:
+    """A source's default outcome may be of any type, another source too."""
+
+    def sources(count: int) -> bytes:
+        source = Composite("source", {})
+        for _ in range(count):
+            source = Composite("source", {"default_outcome": source})
+        return encode_composite(*source)
+
+    allowed = sources(MAX_DEPTH)
+    assert read_composite(allowed, 0, len(allowed))[1] == len(allowed)
+    for count in (MAX_DEPTH + 1, 200):
+        refused = sources(count)
+        with pytest.raises(Amqp10Error):
+            read_composite(refused, 0, len(refused))
 
 
 # ---- frames ----
@@ -384,6 +457,40 @@ def test_only_an_amqp_value_may_be_described_itself() -> None:
             split_sections(data)
 
 
+def long_descriptor(code: int) -> bytes:
+    return b"\0\x80" + code.to_bytes(8, "big")
+
+
+def symbolic_descriptor(code: int) -> bytes:
+    return b"\0" + encode_value(Value("symbol", f"amqp:{':'.join(SECTIONS[code])}"))
+
+
+def short_descriptor(code: int) -> bytes:
+    return bytes((0, 0x53, code))
+
+
+@pytest.mark.parametrize("descriptor", [short_descriptor, long_descriptor, symbolic_descriptor])
+def test_a_section_has_its_value_whatever_the_form_of_its_descriptor(descriptor: Callable[[int], bytes]) -> None:
+    described = Value("described", Described(Value("symbol", "com.example:a"), Value("list", (Value("uint", 7),))))
+    for value in (described, Value("string", "x")):
+        data = descriptor(VALUE) + encode_value(value)
+        assert split_sections(data).body_at == 0
+        assert section_value(data, (0, len(data))) == value
+    properties = descriptor(PROPERTIES) + encode_composite("properties", {"subject": "s"})[3:]
+    assert section_list("properties", properties, 0, len(properties))["subject"] == "s"
+    with pytest.raises(Amqp10Error):
+        section_list("header", properties, 0, len(properties))
+
+
+@pytest.mark.parametrize("code", [code for code, (_, source) in SECTIONS.items() if source != "*"])
+def test_a_section_has_its_type(code: int) -> None:
+    name = SECTIONS[code][0]
+    with pytest.raises(Amqp10Error, match=f"section {name} is of type boolean"):
+        split_sections(short_descriptor(code) + b"\x41")
+    with pytest.raises(Amqp10Error, match="constructor is missing"):
+        split_sections(b"\0" + encode_value(Value("ulong", code)) + b"\0\x53\x01" * (code == VALUE))
+
+
 def test_a_message_has_a_limit_of_sections() -> None:
     split_sections(data_section(0) * MAX_VALUES)
     with pytest.raises(Amqp10Error):
@@ -432,6 +539,10 @@ def lists_of_nulls(outer: int, inner: int) -> bytes:
         (encode_value(Value("binary", bytes(100_000))), False),
         (encode_value(Value("array", tuple(Value("boolean", True) for _ in range(MAX_VALUES + 1)))), True),
         (b"\xf0\0\0\x20\0\0\0\0\x08\xd0" + bytes(0x1FFB), True),
+        (b"\xf0\0\0\x04\0\0\0\0\x08\x70" + bytes(0x3FB) + b"\x40" * MAX_VALUES, True),
+        (b"\xf0\0\0\x04\0\0\0\0\x08\x70" + bytes(0x3FB) + b"\x40" * (MAX_VALUES - 9), False),
+        (b"\0\x44\x40" * (MAX_VALUES // 2 + 1), True),
+        (b"\xff" + b"\x40" * (MAX_VALUES + 1), False),
     ],
 )
 def test_values_are_counted_before_they_are_decoded(data: bytes, expected: bool) -> None:

@@ -10,6 +10,7 @@ from qstore.broker.protocols.amqp_1_0.links import MAX_UNSETTLED
 from qstore.broker.protocols.amqp_1_0.transactions import MAX_TRANSACTIONS
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite
+from qstore.formats.amqp_1_0.sections import VALUE
 from qstore.formats.amqp_1_0.values import Value
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.world import World
@@ -17,7 +18,7 @@ from tests.support.sections_peer import ACCEPTED, RECEIVER, REJECTED, RELEASED
 
 CONTROL = 9
 TRANSIENT: dict[str, Any] = {"durable": False}
-_VALUE = bytes((0, 0x53, 0x77))
+_VALUE = bytes((0, 0x53, VALUE))
 
 
 @pytest.fixture
@@ -332,6 +333,15 @@ def test_ids_that_are_not_known_are_refused_by_name(world: World, client: LinksC
     client.settle(state(txn_id, ACCEPTED), found.id)
     assert client.error("end") == "amqp:transaction:unknown-id"
     assert world.broker.default_host.queues["q"].message_count == 1
+
+
+@pytest.mark.parametrize(
+    "section", [b"\0\x80" + VALUE.to_bytes(8, "big"), b"\0\xa3\x11amqp:amqp-value:*"], ids=["number", "symbol"]
+)
+def test_a_command_may_be_in_a_section_with_any_form_of_its_descriptor(client: LinksClient, section: bytes) -> None:
+    client.publish(message=section + encode_composite("declare", {}), handle=CONTROL)
+    (told,) = client.take("disposition")
+    assert told.fields["state"].name == "declared"
 
 
 def test_what_is_no_command_is_refused_by_name(client: LinksClient) -> None:
