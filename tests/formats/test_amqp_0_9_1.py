@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.formats.amqp_0_9_1 import tables
-from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ReplyCode
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ContentClassError, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (
     BODY,
     FRAME_END,
@@ -37,12 +37,15 @@ from qstore.formats.amqp_0_9_1.methods import (
     Method,
     Publish,
     count_acks,
+    decode_ack,
     decode_method,
     decode_publish,
     deliver_start,
     encode_ack,
     encode_deliver,
+    encode_get_ok,
     encode_method,
+    encode_nack,
     encode_routed,
 )
 from qstore.formats.amqp_0_9_1.properties import (
@@ -52,9 +55,12 @@ from qstore.formats.amqp_0_9_1.properties import (
     body_size,
     decode_header,
     encode_header,
+    has_too_many_headers,
     read_handling,
+    user_id_of,
+    with_reply_to,
 )
-from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, encode_table
+from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, decode_fields, encode_fields, encode_table, make_fields
 from qstore.formats.values import TYPES, TypedArray, TypedMap, TypedValue, typed_map
 from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, decode_table, fields_of
 from tests.support.coded import NESTED, amount_of
@@ -217,6 +223,46 @@ def test_properties_are_decoded_as_they_were_encoded(size: int, properties: Prop
     direct = properties.reply_to == "amq.rabbitmq.reply-to"
     expected = Handling(properties.delivery_mode == 2, properties.priority, properties.expiration, direct)
     assert read_handling(payload) == expected
+    assert user_id_of(payload) == properties.user_id
+    assert decode_header(with_reply_to(payload, "r")) == (size, properties._replace(reply_to="r"))
+
+
+@given(PROPERTY_SETS)
+def test_a_content_header_is_read_to_its_end_and_no_further(properties: Properties) -> None:
+    payload = encode_header(1, properties)
+    for end in range(14, len(payload)):
+        for read in (decode_header, read_handling):
+            with pytest.raises(Amqp091Error):
+                read(payload[:end])
+    for read in (decode_header, read_handling):
+        with pytest.raises(Amqp091Error):
+            read(payload + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("header", "error"),
+    [
+        (b"\0\x3c\0\0" + bytes(8), Amqp091Error),  # no flags
+        (b"\0\x32\0\0" + bytes(10), ContentClassError),
+        (b"\0\x3c\0\1" + bytes(10), Amqp091Error),  # a weight
+        (b"\0\x3c\0\0" + bytes(8) + b"\0\1", Amqp091Error),  # more flags follow
+        (b"\0\x3c\0\0" + bytes(8) + b"\0\2", Amqp091Error),  # a property that is not defined
+    ],
+)
+def test_content_headers_of_anything_else_are_refused(header: bytes, error: type[Exception]) -> None:
+    with pytest.raises(Amqp091Error) as caught:
+        body_size(header)
+    assert type(caught.value) is error
+
+
+@given(st.lists(st.booleans(), max_size=20), st.integers(0, 255))
+def test_bits_that_follow_each_other_share_octets(bits: list[bool], octet: int) -> None:
+    """Section 4.2.5.2: up to eight in each octet, the first in the lowest bit."""
+    fields = make_fields(" ".join([f"bit{n}:bit" for n in range(len(bits))] + ["octet:octet"]))
+    values = {**{f"bit{n}": each for n, each in enumerate(bits)}, "octet": octet}
+    packed = sum(each << n for n, each in enumerate(bits)).to_bytes(-(-len(bits) // 8), "little")
+    assert encode_fields(fields, values) == packed + bytes((octet,))
+    assert decode_fields(fields, packed + bytes((octet,)), 0) == values
 
 
 @given(fields_of(BY_NAME["basic.publish"].fields))
@@ -235,7 +281,16 @@ def test_the_short_cuts_for_delivering_and_confirming_write_the_same(
     assert encode_deliver(start, number, flag, encode_routed(exchange, key)) == encode_method(
         "basic.deliver", consumer_tag=tag, delivery_tag=number, redelivered=flag, exchange=exchange, routing_key=key
     )
-    assert encode_ack(number, multiple=flag) == encode_method("basic.ack", delivery_tag=number, multiple=flag)
+    assert encode_get_ok(number, flag, encode_routed(exchange, key), 7) == encode_method(
+        "basic.get-ok", delivery_tag=number, redelivered=flag, exchange=exchange, routing_key=key, message_count=7
+    )
+    acknowledgement = encode_method("basic.ack", delivery_tag=number, multiple=flag)
+    assert encode_ack(number, multiple=flag) == acknowledgement
+    assert decode_ack(acknowledgement) == (number, flag)
+    for wrong in (acknowledgement[:-1], acknowledgement + b"\0"):
+        with pytest.raises(Amqp091Error):
+            decode_ack(wrong)
+    assert encode_nack(number) == encode_method("basic.nack", delivery_tag=number)
 
 
 @given(st.sampled_from([METHOD, HEADER, BODY, HEARTBEAT]), st.integers(0, 0xFFFF), st.binary(max_size=50))
@@ -289,6 +344,34 @@ def test_frames_that_are_refused(raw: bytes, what: str) -> None:
 def test_methods_that_are_refused(payload: bytes, what: str) -> None:
     with pytest.raises(Amqp091Error, match=what):
         decode_method(payload)
+
+
+def test_frames_that_cannot_be_written_are_refused() -> None:
+    with pytest.raises(Amqp091Error, match="on channel 65536 does not fit"):
+        encode_frame(METHOD, 0x10000, b"")
+    header = encode_header(1, Properties(headers=typed_map({"k": "v" * FRAME_MIN_SIZE})))
+    with pytest.raises(Amqp091Error, match=f"does not fit a frame of {FRAME_MIN_SIZE}"):
+        encode_content(1, encode_method("basic.publish"), header, b"x", FRAME_MIN_SIZE)
+    with pytest.raises(Amqp091Error, match="there is no method"):
+        encode_method("basic.nonsense")
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        (b"\x02k", "ends within an entry"),
+        (b"\x01k", "ends within an entry"),
+        (b"\x01kI\0\0\0", "a value of type I extends beyond"),
+        (b"\x01kS\0\0\0\x02a", "a string needs 6 bytes, 5 are left"),
+        (b"\x01kF\0\0\0\x04\x01kV", "a table needs 8 bytes, 7 are left"),
+        (b"\x01kA\0\0\0\x02V\x7f", "unknown type code 0x7f"),
+        (b"\x01kZ", "unknown type code 0x5a"),
+    ],
+)
+def test_tables_that_are_refused(entry: bytes, what: str) -> None:
+    """By the reader and by the check without values alike (`decode_table`)."""
+    with pytest.raises(Amqp091Error, match=what):
+        decode_table(len(entry).to_bytes(4, "big") + entry)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +443,17 @@ def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> Non
         return
     with patch.object(tables, "MAX_VALUES", amount - 1):
         assert tables.has_too_many_values(raw, 0, len(raw))
+        for others in (Properties(), Properties(content_type="a", content_encoding="b", priority=1)):
+            assert has_too_many_headers(encode_header(1, others._replace(headers=typed_map(values))))
+            assert not has_too_many_headers(encode_header(1, others))
+        if len(raw) > amount - 1:
+            with pytest.raises(Amqp091Error, match="a table has more than"):
+                decode_method(encode_method("queue.declare", arguments=typed_map(values)))
+
+
+@pytest.mark.parametrize("entry", [b"\x01k", b"\x05k", b"\x01kZ"])
+def test_what_is_no_table_has_no_values(entry: bytes) -> None:
+    assert not tables.has_too_many_values(len(entry).to_bytes(4, "big") + entry, 0, 4 + len(entry))
 
 
 # ---- acknowledgements that follow each other ----

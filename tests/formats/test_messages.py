@@ -10,13 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_1_0.values import MAX_DEPTH, Amqp10Error, Described, Value, plain_value, read_value
-from qstore.formats.broker_records.amqp_1_0_messages import MAX_DECODED_SECTION
+from qstore.formats.amqp_0_9_1.methods import encode_routed as encode_short_strings
+from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_1_0.values import (
+    MAX_DEPTH,
+    Amqp10Error,
+    Described,
+    Value,
+    encode_value,
+    plain_value,
+    read_value,
+)
+from qstore.formats.broker_records import amqp_0_9_1_messages, amqp_1_0_messages
+from qstore.formats.broker_records.amqp_1_0_messages import MAX_DECODED_SECTION, content_of, encode_routed
 from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
-from qstore.formats.broker_records.messages import decode_message_header, encode_message, header_size
+from qstore.formats.broker_records.messages import (
+    decode_message_header,
+    encode_message,
+    frames_problem,
+    header_size,
+    header_structs,
+)
+from qstore.formats.broker_records.variable_fields import variable_fields
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_map
-from qstore.formats.values import typed_map
+from qstore.formats.values import TYPES, TypedValue, typed_map
+from tests.formats.amqp_0_9_1_values import PROPERTY_SETS
 from tests.formats.plain_tables import map_types
 from tests.support.profiles import examples
 
@@ -209,6 +228,149 @@ def test_a_message_without_room_for_its_header_size_is_refused() -> None:
 def test_invalid_fields_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BrokerRecordError):
         encode_message(b"", **fields)
+
+
+@pytest.mark.parametrize("destination", ["x" * 256, "\ud800"])
+def test_a_destination_that_is_no_short_string_is_refused(destination: str) -> None:
+    with pytest.raises(BrokerRecordError):
+        encode_message(b"", destination=destination)
+
+
+def test_the_structs_of_a_header_are_found() -> None:
+    assert header_structs(VECTOR) == MESSAGE_PROPERTIES + DELIVERY_PROPERTIES
+    assert header_structs(METHOD) == b""
+    for wrong in (VECTOR[:-1], VECTOR + b"\0", VECTOR[:5], VECTOR[: len(METHOD) + 5], METHOD + METHOD):
+        with pytest.raises(BrokerRecordError):
+            header_structs(wrong)
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (VECTOR, None),
+        (METHOD, None),
+        (VECTOR_1_0, None),
+        (b"\0\0\x09\x01" + bytes(10), None),
+        (b"\0\0\x01\x00" + bytes(10), None),
+        (VECTOR[:-1], f"frames of {len(METHOD)} and 78 bytes in a header of {len(VECTOR) - 1}"),
+        (METHOD + METHOD, f"frames of {len(METHOD)} and {len(METHOD)} bytes in a header of {2 * len(METHOD)}"),
+        (VECTOR[len(METHOD) :], "the first frame is of type 2, not a method"),
+        (VECTOR[:3], "7 bytes of data do not contain the frames of a message"),
+        (VECTOR[: len(METHOD) + 3], f"{len(METHOD) + 7} bytes of data do not contain the frames of a message"),
+        (b"", "4 bytes of data do not contain the frames of a message"),
+    ],
+)
+def test_the_quick_check_of_the_frames(header: bytes, problem: str | None) -> None:
+    data = len(header).to_bytes(4, "big") + header
+    assert frames_problem(data, len(data)) == problem
+
+
+def test_the_quick_check_compares_the_header_with_the_data() -> None:
+    assert frames_problem(b"\0\0\0\x6b" + VECTOR, 100) == "a header of 107 bytes in 100 bytes of data"
+    assert frames_problem(b"\0\0\0", 3) == "3 bytes of data do not contain the frames of a message"
+
+
+# ---- fields in which headers of one layout differ ----
+
+
+@examples(200)
+@given(
+    st.fixed_dictionaries({}, optional=DELIVERY_FIELDS), st.fixed_dictionaries({}, optional=MESSAGE_FIELDS), st.data()
+)
+def test_headers_that_differ_in_variable_fields_have_the_same_layout(
+    delivery: dict[str, Any], message: dict[str, Any], data: st.DataObject
+) -> None:
+    encoded = encode_message(b"", delivery_properties=delivery, message_properties=message)
+    header = encoded[4 : 4 + header_size(encoded)]
+    fields = variable_fields(header)
+    ends = [(each.begin, each.end) for each in fields]
+    assert ends == sorted(ends)
+    other = bytearray(header)
+    for begin, end in ends:
+        other[begin:end] = data.draw(st.binary(min_size=end - begin, max_size=end - begin))
+    assert [each[:5] for each in variable_fields(bytes(other))] == [each[:5] for each in fields]
+    for whole in (header, bytes(other)):
+        decoded = decode_message_header(whole)
+        assert [name for name, value in zip(decoded._fields, decoded, strict=True) if value is None] == [
+            name for name, value in zip(decoded._fields, decode_message_header(header), strict=True) if value is None
+        ]
+        for each in fields:
+            (value,) = struct.unpack(f">{each.form}", whole[each.begin : each.end])
+            value = value if each.decode is None else each.decode(value)
+            assert value == (getattr(decoded, each.name) if each.key is None else decoded.headers[each.key])
+
+
+def test_headers_whose_fields_are_repeated_have_no_variable_ones() -> None:
+    assert [each.name for each in variable_fields(VECTOR)] == [
+        "correlation_id", "content_type", "headers", "priority", "delivery_mode", "exchange", "routing_key"
+    ]  # fmt: skip
+    assert variable_fields(frames(DELIVERY_PROPERTIES, DELIVERY_PROPERTIES)) == ()
+    table = bytes.fromhex("0000000c 00000002 0161 01 01 0161 01 02")
+    properties = (4 + len(table)).to_bytes(4, "big") + bytes.fromhex("0403 0001") + table
+    assert decode_message_header(frames(properties)).headers == {"a": 2}
+    assert variable_fields(frames(properties)) == ()
+    foreign = bytes.fromhex("00000007 7a7a ffff 616263".replace(" ", ""))
+    assert variable_fields(frames(foreign)) == ()
+
+
+# ---- AMQP 0-9-1 ----
+
+
+def basic(properties: Properties, *, expires_ms: int = 0, exchange: str = "x", key: str = "k", size: int = 5) -> bytes:
+    content_header = encode_header(size, properties)
+    routed = encode_short_strings(exchange, key)
+    return amqp_0_9_1_messages.encode_begin(expires_ms, routed, len(content_header)) + content_header
+
+
+def test_the_0_9_1_vector() -> None:
+    raw = bytes.fromhex(
+        "00000901 0000018bcfe56801 0178 026b31"  # mark, expiration, exchange, routing key
+        "003c 0000 0000000000000005 3980"  # class, weight, size of the body, flags
+        "00000007 0161 49 00000001 02 04 04 31353030 02 ff6d"
+    )
+    headers = typed_map({"a": TypedValue(TYPES["int32"], 1)})
+    properties = Properties(headers=headers, delivery_mode=2, priority=4, expiration="1500", message_id="\udcffm")
+    assert basic(properties, expires_ms=1_700_000_000_001, key="k1") == len(raw).to_bytes(4, "big") + raw
+    assert decode_message_header(raw) == MessageHeader(
+        protocol="0-9-1", exchange="x", routing_key="k1", message_id="\udcffm", delivery_mode=2, priority=4,
+        ttl=1500, timestamp=None, expiration=1_700_000_001, discard_unroutable=False, immediate=False,
+        redelivered=False, content_type=None, content_encoding=None, correlation_id=None, reply_to=None, user_id=None,
+        app_id=None, content_length=5, headers={"a": 1}, header_types={"a": "int32"}, resume_id=None, resume_ttl=None,
+        destination=None, accept_mode=None, acquire_mode=None, unknown_structs=(), amqp_1_0=None,
+    )  # fmt: skip
+
+
+@given(PROPERTY_SETS, st.integers(0, 2**64 - 1), NAMES, NAMES)
+def test_every_combination_of_0_9_1_properties_comes_back(
+    properties: Properties, expires_ms: int, exchange: str, key: str
+) -> None:
+    raw = basic(properties, expires_ms=expires_ms, exchange=exchange, key=key, size=7)
+    header = decode_message_header(raw[4:])
+    assert header_size(raw) == len(raw) - 4
+    assert (header.exchange, header.routing_key, header.content_length) == (exchange, key, 7)
+    assert header.expiration == (-(-expires_ms // 1000) or None)
+    for name in ("message_id", "delivery_mode", "priority", "timestamp", "content_type", "reply_to", "correlation_id"):
+        assert getattr(header, name) == getattr(properties, name)
+    for name in ("user_id", "app_id"):
+        text = getattr(properties, name)
+        assert getattr(header, name) == (None if text is None else text.encode("utf-8", "surrogateescape"))
+    assert header.headers == plain_map(properties.headers or typed_map({}))
+
+
+def test_every_truncation_of_a_0_9_1_message_is_refused() -> None:
+    raw = basic(Properties(headers=typed_map({"a": 1}), expiration="1", message_id="m"))[4:]
+    for cut in range(len(amqp_0_9_1_messages.MARK), len(raw)):
+        with pytest.raises(BrokerRecordError) as caught:
+            decode_message_header(raw[:cut])
+        assert 0 <= caught.value.offset <= cut
+
+
+@pytest.mark.parametrize(
+    ("expiration", "ttl"),
+    [(None, None), ("0", 0), ("1500", 1500), ("1.5", None), ("-1", None), ("", None), ("²", None), ("1" * 21, None)],
+)
+def test_the_time_to_live_of_a_0_9_1_message_is_a_number(expiration: str | None, ttl: int | None) -> None:
+    assert decode_message_header(basic(Properties(expiration=expiration))[4:]).ttl == ttl
 
 
 # ---------------------------------------------------------------------------------------------- AMQP 1.0
@@ -409,3 +571,83 @@ def test_1_0_arrays_of_nothing_are_limited() -> None:
         else:
             with pytest.raises(Amqp10Error, match="take no bytes"):
                 read_value(encoded, 0, len(encoded))
+
+
+@given(st.integers(0, 2**64 - 1), NAMES, NAMES)
+def test_a_1_0_message_of_this_broker_says_where_it_was_published(expires_ms: int, exchange: str, key: str) -> None:
+    sections = VECTOR_1_0[4:]
+    raw = amqp_1_0_messages.encode_begin(expires_ms, encode_routed(exchange, key), len(sections)) + sections
+    header = decode_message_header(raw[4:])
+    assert header_size(raw) == len(raw) - 4
+    assert (header.exchange, header.routing_key) == (exchange, key)
+    assert header.expiration == (-(-expires_ms // 1000) or None)
+    assert header.headers == {"a": 1}
+    assert header.amqp_1_0 is not None
+    assert content_of(raw[4:], header.amqp_1_0) == TypedValue(TYPES["str16"], "hello10")
+    for cut in range(4, len(raw) - 4 - len(sections)):
+        with pytest.raises(BrokerRecordError):
+            decode_message_header(raw[4 : 4 + cut])
+
+
+def test_the_form_of_qpidd_says_nothing_of_it() -> None:
+    assert amqp_1_0_messages.encode_begin(7, b"", 9) == b"\0\0\0\x0d" + bytes(4)
+    with pytest.raises(BrokerRecordError, match="longer than 255"):
+        encode_routed("x", "k" * 256)
+
+
+def described(value: Value) -> bytes:
+    return encode_value(Value("described", Described(Value("symbol", "com.example:a"), value)))
+
+
+ONE, TWO = Value("uint", 1), Value("uint", 2)
+NEUTRAL_ONE, NEUTRAL_TWO = TypedValue(TYPES["uint32"], 1), TypedValue(TYPES["uint32"], 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        (b"", b""),
+        (section(0x75, b"\xa0\x02ab") + section(0x75, b"\xb0\0\0\0\x01c"), b"abc"),
+        (section(0x77, encode_value(ONE)), NEUTRAL_ONE),
+        (section(0x77, described(ONE)), NEUTRAL_ONE),
+        (b"\0\x80" + bytes(7) + b"\x77" + described(ONE), NEUTRAL_ONE),
+        (
+            section(0x76, encode_value(Value("list", (ONE,)))) + section(0x76, encode_value(Value("list", (TWO,)))),
+            TypedValue(TYPES["list"], (NEUTRAL_ONE, NEUTRAL_TWO)),
+        ),
+        (section(0x77, b"\x41") + section(0x78, b"\xc1\1\0"), TypedValue(TYPES["boolean"], True)),
+    ],
+)
+def test_the_content_of_a_1_0_message(body: bytes, content: bytes | TypedValue) -> None:
+    raw = bytes(4) + body
+    message = decode_message_header(raw).amqp_1_0
+    assert message is not None
+    assert content_of(raw, message) == content
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        section(0x77, b"\x41") + section(0x77, b"\x41"),
+        section(0x75, b"\xa0\0") + section(0x77, b"\x41"),
+        section(0x76, b"\x41"),
+        section(0x77, b"\xc0\1\1"),  # a list that ends before its item
+    ],
+)
+def test_1_0_messages_without_content_are_refused(body: bytes) -> None:
+    raw = bytes(4) + body
+    message = decode_message_header(raw).amqp_1_0
+    assert message is not None
+    with pytest.raises(BrokerRecordError):
+        content_of(raw, message)
+
+
+def test_strings_of_a_1_0_message_that_are_not_text_are_kept() -> None:
+    raw = bytes(4) + section(0x73, list8(b"\x40", b"\x40", b"\xa1\1\xff"))
+    message = decode_message_header(raw).amqp_1_0
+    assert message is not None
+    assert message.to == "\udcff"
+    with pytest.raises(BrokerRecordError, match="section properties is a map, not a list"):
+        decode_message_header(bytes(4) + section(0x73, map8()))
+    with pytest.raises(BrokerRecordError, match="section application-properties is a list, not a map"):
+        decode_message_header(bytes(4) + section(0x74, list8()))

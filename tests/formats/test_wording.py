@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.formats.wording import plural, with_article
+from qstore.formats.wording import plural, printable, with_article
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,18 @@ def test_a_plural_of_its_own() -> None:
 def test_articles() -> None:
     names = ("queue", "exchange", "object", "int", "str")
     assert [with_article(name) for name in names] == ["a queue", "an exchange", "an object", "an int", "a str"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a queue", "a queue"),
+        ("test\x1fqueue", "test/queue"),
+        ("a\nb", "a\\nb"),
+        ("te\nst\x1fqueue", "te\\nst\\x1fqueue"),
+        ("test\x1fque\x1bue", "test\\x1fque\\x1bue"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_names_are_shown_on_one_line(text: str, line: str) -> None:
+    assert printable(text) == line
