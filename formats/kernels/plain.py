@@ -71,6 +71,8 @@ def find_run(
         if not 0 < size <= max_size:
             break
         before = _sized(prefix, fields, size)
+        if before is None:
+            break
         stride, first = length + size + tail, place
         last = min(end, first + (most - len(starts)) * stride) - stride  # where a message may begin
         if place > last or not startswith(before, place) or (tail and data[place + stride - 1] != end_byte):
@@ -174,13 +176,12 @@ def sort_messages(
             break
         size = fields[0].read(data, kind_at + kind_size)
         following = body_at + size + 1
-        if (
-            not 0 < size <= max_size
-            or following > end
-            or data[following - 1] != end_byte
-            or not data.startswith(_sized(lead, (lead_field,), kind_size), place)
-            or not data.startswith(_sized(prefix, fields, size), kind_at + kind_size)
-        ):
+        if not 0 < size <= max_size or following > end or data[following - 1] != end_byte:
+            break
+        head, before = _sized(lead, (lead_field,), kind_size), _sized(prefix, fields, size)
+        if head is None or not data.startswith(head, place):
+            break
+        if before is None or not data.startswith(before, kind_at + kind_size):
             break
         kind = data[kind_at : kind_at + kind_size]
         bodies = sorted_bodies.get(kind)
@@ -423,8 +424,10 @@ def read_records(
         if size != last:
             blocks, last = record_blocks(stored), size
             if field is not None:
-                head = _sized(head, (field,), size)
-                head_crc = check(0, head)
+                sized = _sized(head, (field,), size)
+                if sized is None:
+                    break
+                head, head_crc = sized, check(0, sized)
         head_at = at + HEADER_2.size
         body_at = head_at + head_size
         body = content[body_at : body_at + size]
@@ -497,13 +500,13 @@ def write_deliveries(
     return b"".join(pieces)
 
 
-def _sized(before: bytes, fields: tuple[SizeField, ...], size: int) -> bytes:
-    """The bytes before a body of that size; none are if a field cannot give it."""
+def _sized(before: bytes, fields: tuple[SizeField, ...], size: int) -> bytes | None:
+    """The bytes before a body of that size; None if a field cannot give it."""
     try:
         for field in fields:
             before = field.set_in(before, size)
     except OverflowError:
-        return before + bytes(len(before))
+        return None
     return before
 
 

@@ -17,6 +17,7 @@ from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
+    ExchangeBinding,
     GeneralObject,
     Link,
     Queue,
@@ -28,14 +29,17 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    exchange_binding_object,
+    exchange_binding_of,
     full_name,
+    is_storable_name,
     names_a_host,
     problem_of_new_name,
     split_name,
     without_passwords,
 )
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.values import TypedMap, typed_map
+from qstore.formats.values import TYPES, TypedMap, TypedValue, typed_map
 from tests.support.coded import coded
 
 QUEUE = b"\x02q1\0\0\0\x04\0\0\0\0\0\x09anonymous\0"
@@ -285,3 +289,84 @@ def test_passwords_in_uris_are_left_out(uri: str, shown: str) -> None:
         found = without_passwords(record)
         assert isinstance(found, GeneralObject)
         assert found.properties == typed_map({"value": text.format(shown)})
+
+
+def test_passwords_of_links_are_left_out() -> None:
+    link = Link("link.v2", "n", "h", 1, "tcp", True, "PLAIN", "u", "s3cret")
+    assert without_passwords(link) == replace(link, password="")
+    bridge = Bridge(
+        "bridge.v2", "n", "l", None, None, durable=True, source="a", destination="b", key="k", source_is_queue=True,
+        source_is_local=False, tag="", excludes="", dynamic=False, sync=1, credit=1,
+    )  # fmt: skip
+    assert without_passwords(bridge) is bridge
+    mixed = typed_map({"number": 1, "uri": "amqp://u:s3cret@h", "list": '{"uris":["amqp://u:s3cret@h", 7]}'})
+    shown = without_passwords(GeneralObject("qstore.parameter", "name", mixed))
+    assert isinstance(shown, GeneralObject)
+    assert "s3cret" not in str(shown)
+    assert shown.properties.get("number") == mixed.get("number")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("q", True),
+        ("a\nb", True),  # no new one may have it
+        ("\udcff", True),
+        ("q" * 255, True),
+        ("q" * 256, False),
+        ("", False),
+        (full_name("host", "q"), True),
+        (full_name("host", "q" * 256), False),
+        (full_name("host", ""), False),
+        ("\ud800", False),
+    ],
+)
+def test_names_that_a_record_can_hold(name: str, expected: bool) -> None:
+    assert is_storable_name(name) is expected
+
+
+EXCHANGES = NAMES.filter(bool)
+EXCHANGE_BINDINGS = st.builds(
+    ExchangeBinding, EXCHANGES, EXCHANGES, NAMES, ARGUMENTS.filter(lambda each: not each.bare)
+)
+
+
+@given(EXCHANGE_BINDINGS)
+def test_bindings_between_exchanges_come_back(binding: ExchangeBinding) -> None:
+    record = exchange_binding_object(binding)
+    assert exchange_binding_of(decode_general(encode_general(record))) == binding
+
+
+@given(EXCHANGE_BINDINGS, EXCHANGE_BINDINGS)
+def test_bindings_between_exchanges_with_other_fields_have_other_names(
+    one: ExchangeBinding, other: ExchangeBinding
+) -> None:
+    """They are stored under their name, so that one would replace the other."""
+    names = {exchange_binding_object(each).name for each in (one, other, one._replace(key=other.key))}
+    fields = {each[:3] for each in (one, other, one._replace(key=other.key))}
+    assert len(names) >= len(fields)
+    assert exchange_binding_object(one._replace(arguments=one.arguments)).name == exchange_binding_object(one).name
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"source": "a", "destination": "b"},
+        {"source": "a", "key": "k"},
+        {"source": "", "destination": "b", "key": "k"},
+        {"source": 1, "destination": "b", "key": "k"},
+    ],
+)
+def test_what_is_no_complete_binding_between_exchanges(properties: dict[str, Any]) -> None:
+    kind = exchange_binding_object(ExchangeBinding("a", "b", "k")).kind
+    assert exchange_binding_of(GeneralObject(kind, "name", typed_map(properties))) is None
+    complete = typed_map({"source": "a", "destination": "b", "key": "k"})
+    assert exchange_binding_of(GeneralObject("domain", "name", complete)) is None
+    assert exchange_binding_of(GeneralObject(kind, "name", complete)) == ExchangeBinding("a", "b", "k")
+
+
+def test_arguments_that_cannot_be_stored_are_refused() -> None:
+    arguments = TypedMap((("x", TypedValue(TYPES["int8"], 1000)),))
+    with pytest.raises(BrokerRecordError, match="arguments"):
+        exchange_binding_object(ExchangeBinding("a", "b", "k", arguments))

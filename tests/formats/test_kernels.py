@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import qstore.formats.kernels as picked
 import qstore.formats.kernels.plain as plain
-from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField, are_equal_but
 from qstore.formats.rhm.headers import word
 from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, SALT, Kind, RecordHeader, encode_record
 from tests.support.bodies import joined
@@ -597,6 +597,89 @@ def test_sizes_that_do_not_fit_into_their_field_are_refused(size: int, added: in
     records = _same("encode_records", 1, 1, 1, b"head", field, *run, bytes(8))
     deliveries = _same("write_deliveries", b"head", -1, 0, (field,), *run, b"")
     assert (records is not None) == (deliveries is not None) == (size + added <= 0xFFFF)
+
+
+def test_messages_whose_second_size_is_too_small_for_them_are_not_found() -> None:
+    """Zeros after the first size, as many as there are bytes before the body, are no second size."""
+    fields = (SizeField(0, 8), SizeField(8, 1))
+    message = (300).to_bytes(8) + bytes(301) + b"\xce"
+    assert _same("find_run", message, 0, len(message), bytes(9), fields, 0xCE, 400, 10) == (b"", 0, 0)
+    kind = b"\0\1k"
+    found = _same(
+        "sort_messages",
+        kind + message,
+        0,
+        len(kind + message),
+        bytes(2),
+        SizeField(0, 2),
+        bytes(9),
+        fields,
+        0xCE,
+        400,
+        10,
+    )
+    assert found == (0, 0, [])
+    content = encode_record(RecordHeader(Kind.ENQUEUE, 2, 0, 1, 0, 301), data=b"\1" + bytes(300), salt=0)
+    records = _same(
+        "read_records", content, 0, b"", 24, 0, 1, 1, 0xFF, word(Kind.ENQUEUE, 2) & 0xFF, b"\1", SizeField(0, 1), 400,
+        SALT.pack(0),
+    )  # fmt: skip
+    assert records == (b"", b"", 0, 0)
+
+
+_RANGE = (_DATA, 0, 64)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [
+        ("find_run", (_DATA, 0, 65, _DATA[:10], (SizeField(0, 2),), 0, 9, 9)),  # beyond the buffer
+        ("find_run", (*_RANGE, _DATA[:10], (), 0, 9, 9)),  # nothing says how large they are
+        ("find_run", (*_RANGE, _DATA[:10], (SizeField(0, 2),), 256, 9, 9)),
+        ("find_run", (*_RANGE, _DATA[:10], (SizeField(9, 2),), 0, 9, 9)),  # a size beyond the bytes before the body
+        ("find_run", (*_RANGE, _DATA[:10], (SizeField(2, 2), SizeField(3, 2)), 0, 9, 9)),  # they overlap
+        ("find_run", (*_RANGE, _DATA[:10], tuple(SizeField(n, 1) for n in range(9)), 0, 9, 9)),
+        ("find_run", (*_RANGE, _DATA[:10], (SizeField(0, 2),), 0, 9, plain.MAX_COUNT + 1)),
+        ("sort_messages", (*_RANGE, _DATA[:4], SizeField(0, 2), _DATA[:6], (SizeField(0, 2),), 0, 9, 9)),  # no end byte
+        ("sort_messages", (*_RANGE, _DATA[:4], SizeField(3, 2), _DATA[:6], (SizeField(0, 2),), 1, 9, 9)),
+        ("place_records", (array("I", [0, 1]).tobytes(), 2, 0, 1, 4, 0, 9, 9, 9, 8)),  # a body of less than no bytes
+        ("place_records", (array("I", [0, 1 << 30]).tobytes(), 1, 0, 1, 4, 0, 1 << 40, 1 << 40, 1 << 40, 8)),
+        ("read_records", (_DATA, 0, bytes(9), 8, 0, 1, 1, 0, 0, b"head", None, 9, bytes(8))),  # places cut off
+        ("read_records", (_DATA, 0, bytes(8), 8, 1, 1, 1, 0, 0, b"head", None, 9, bytes(8))),  # too few places
+        ("read_records", (_DATA, 0, b"", 7, 0, 1, 1, 0, 0, b"head", None, 9, bytes(8))),
+        ("read_records", (_DATA, 1 << 64, b"", 8, 0, 1, 1, 0, 0, b"head", None, 9, bytes(8))),
+        ("read_records", (_DATA, 0, b"", 8, 0, 1, 1, 0, 0, b"head", SizeField(3, 2), 9, bytes(8))),
+    ],
+)
+def test_what_is_no_run_is_refused(kernel: str, arguments: tuple[object, ...]) -> None:
+    assert _same(kernel, *arguments) is None
+
+
+def test_a_run_ends_before_a_message_that_begins_otherwise() -> None:
+    one, other = b"\0\1ab", b"\0\1bb"
+    data = one * 3 + other + one
+    starts, smallest, largest = plain.find_run(data, 0, len(data), b"\0\1a", (SizeField(0, 2),), 0, 9, 9)
+    assert (list(memoryview(starts).cast("I")), smallest, largest) == ([3, 7, 11, 15], 1, 1)
+    assert _same("find_run", data, 0, len(data), b"\0\1a", (SizeField(0, 2),), 0, 9, 9) == (starts, 1, 1)
+
+
+@given(
+    st.binary(min_size=9, max_size=20), st.binary(min_size=9, max_size=20), st.integers(0, 5), st.integers(0, 1 << 16)
+)
+def test_a_size_is_read_where_it_was_set_and_all_else_compared(one: bytes, other: bytes, at: int, size: int) -> None:
+    field = SizeField(at, 4, 3)
+    with_size = field.set_in(one, size)
+    assert field.read(with_size, 0) == size
+    assert SizeField(0, 4, 3).moved(at).read(with_size, 0) == size
+    assert are_equal_but(field, one, with_size)
+    assert are_equal_but(field, one, other) == (one[:at] + one[at + 4 :] == other[:at] + other[at + 4 :])
+    assert are_equal_but(None, one, other) == (one == other)
+
+
+def test_a_body_has_its_size_in_the_bytes_before_it() -> None:
+    bodies = joined([b"a", b"bcd"], 1, 0, 0)
+    assert bodies.message(b"\0\7x", SizeField(0, 2, 5), 1) == (b"\0\x08x", b"bcd")
+    assert bodies.message(b"\0\7x", None, 0) == (b"\0\7x", b"a")
 
 
 @given(word_=_HOSTILE, rid=_HOSTILE, low=_HOSTILE, target=_HOSTILE, count=_HOSTILE, salt=st.integers(0, 9))
