@@ -27,8 +27,7 @@ from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.selectors.candidate import LastCandidate
-    from qstore.broker.model.selectors.selector import Selector
+    from qstore.broker.model.selectors.candidate import Candidate, LastCandidate
     from qstore.broker.model.tick import Turns
 
 NO_NUMBER: Final = 1 << 62
@@ -116,6 +115,21 @@ class FramedConsumer(SendingConsumer):
         self._body_heads.clear()
 
 
+class MessageCondition(Protocol):
+    """Decides which messages a consumer gets: a selector, or what a protocol has besides.
+
+    Attributes:
+        text: conditions with equal texts match the same messages.
+    """
+
+    @property
+    def text(self) -> str:
+        """As above."""
+
+    def matches(self, candidate: Candidate) -> bool:
+        """Whether a message matches. Adds to the candidate's work."""
+
+
 class SelectorCheck:
     """Decides which messages of a queue a consumer gets, by a selector. A message that was refused is evaluated once.
 
@@ -129,7 +143,7 @@ class SelectorCheck:
 
     __slots__ = ("_last", "_selected", "_selector", "_was_redelivered", "_work", "text")
 
-    def __init__(self, selector: Selector, last: LastCandidate) -> None:
+    def __init__(self, selector: MessageCondition, last: LastCandidate) -> None:
         self._selector, self._last, self.text = selector, last, selector.text
         self._selected = 0  # position of a matching message that was refused; 0 for none
         self._was_redelivered = False  # whether its delivery would have been marked as redelivered

@@ -26,6 +26,8 @@ matches, and elsewhere the empty key.
     legacy-amqp-direct-binding,     the binding key of a subscription
     legacy-amqp-topic-binding
     legacy-amqp-headers-binding     the binding arguments of a subscription to a headers exchange
+    properties-filter,              only messages with these properties (`filters`); their names begin with amqp:
+    application-properties-filter
 
 What a client asks for is answered as it really is: fields of source and target that have another value than asked for
 say so. What cannot be done is refused with a condition, never ignored.
@@ -38,6 +40,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Coroutine, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model.arguments import ALTERNATE, AMQP_1_0, OF_SUBSCRIPTION, SELECTOR
@@ -55,11 +58,17 @@ from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
 from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
+from qstore.broker.protocols.amqp_1_0.filters import (
+    APPLICATION_FILTER,
+    PROPERTIES_FILTER,
+    PropertyFilter,
+    read_property_filter,
+)
 from qstore.broker.protocols.amqp_1_0.links import ANY_SIZE, NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
 from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
-from qstore.broker.protocols.consumer import SelectorCheck
+from qstore.broker.protocols.consumer import MessageCondition, SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
@@ -106,13 +115,15 @@ class Filter(NamedTuple):
 
     Attributes:
         name: as in the table above.
-        code: the number of its descriptor; its symbol is `apache.org:` with the name and the type.
+        code: the number of its descriptor.
         type_name: its type.
+        symbol: the symbol of its descriptor; empty for `apache.org:` with the name and the type.
     """
 
     name: str
     code: int
     type_name: str
+    symbol: str = ""
 
 
 _FILTERS: Final = (
@@ -121,10 +132,12 @@ _FILTERS: Final = (
     Filter("legacy-amqp-headers-binding", 0x0000468C00000002, "map"),
     Filter("no-local-filter", 0x0000468C00000003, "list"),
     Filter("selector-filter", 0x0000468C00000004, "string"),
+    Filter(PROPERTIES_FILTER, 0x173, "map", f"amqp:{PROPERTIES_FILTER}"),
+    Filter(APPLICATION_FILTER, 0x174, "map", f"amqp:{APPLICATION_FILTER}"),
 )
 _BY_DESCRIPTOR: Final[dict[object, Filter]] = {
     **{each.code: each for each in _FILTERS},
-    **{f"apache.org:{each.name}:{each.type_name}": each for each in _FILTERS},
+    **{each.symbol or f"apache.org:{each.name}:{each.type_name}": each for each in _FILTERS},
 }
 
 
@@ -135,12 +148,22 @@ class Filters(NamedTuple):
         selector: None for none.
         no_local: as in the table above.
         key, arguments: of a binding; None if no filter sets them.
+        properties, application: the wanted values of the filters on properties; empty for none.
     """
 
     selector: Selector | None = None
     no_local: bool = False
     key: str | None = None
     arguments: TypedMap | None = None
+    properties: Mapping[str, Value] = MappingProxyType({})
+    application: Mapping[str, Value] = MappingProxyType({})
+
+    @property
+    def condition(self) -> MessageCondition | None:
+        """What decides which messages a link gets; None for all."""
+        if self.properties or self.application:
+            return PropertyFilter(self.properties, self.application, self.selector)
+        return self.selector
 
 
 def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
@@ -159,6 +182,10 @@ def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
         value = content.value
         if found.name == "no-local-filter":
             filters = filters._replace(no_local=True)
+        elif found.name == PROPERTIES_FILTER:
+            filters = filters._replace(properties=read_property_filter(found.name, value))
+        elif found.name == APPLICATION_FILTER:
+            filters = filters._replace(application=read_property_filter(found.name, value))
         elif found.type_name == "map":
             if value.type_name != "map":
                 raise ConditionError(Condition.INVALID_FIELD, f"filter {found.name} is not a map")
@@ -468,7 +495,7 @@ class Attach:
                 raise ConditionError(Condition.NOT_IMPLEMENTED, text)
         is_browsing = self.is_browsing or queue.is_browse_only
         settles = self._fields["snd_settle_mode"] == SETTLED
-        selector = self.filters.selector
+        condition = self.filters.condition
         link = OutgoingLink(
             session,
             self.handle,
@@ -476,7 +503,7 @@ class Attach:
             queue,
             acquires=not is_browsing,
             settles=settles,
-            selector=None if selector is None else SelectorCheck(selector, session.broker.last_candidate),
+            selector=None if condition is None else SelectorCheck(condition, session.broker.last_candidate),
             no_local=self.filters.no_local,
             max_message=self._max_message,
             default=self._default_outcome(fields.get("default_outcome")),

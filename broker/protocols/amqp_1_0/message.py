@@ -70,7 +70,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value, plain_key
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, STR16, VBIN16, Family, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, STR16, UINT32, VBIN16, Family, TypedMap, TypedValue
 
 MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
@@ -88,6 +88,12 @@ DELIVERY_TIME: Final = "x-opt-delivery-time"
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 _DELIVERY: Final = b"x-opt-delivery-"
 _WITH_ANNOTATIONS: Final = 4  # pieces of a large message in which its annotations are
+
+_GROUP_AT: Final = 10  # number of group-id among the properties
+GROUP_HEADER: Final = "JMSXGroupID"
+GROUP_SEQUENCE_HEADER: Final = "JMSXGroupSeq"
+"""The headers with the group of a message and its place there, as JMS names them; those of other protocols have them
+among their headers."""
 
 APP_ID_HEADER: Final = "x-amqp-app-id"
 """The application property for an app id, which AMQP 1.0 does not have."""
@@ -230,13 +236,33 @@ class SectionMessage(NativeMessage):
         """Its message-annotations."""
         return self._map(self.sections.annotations)
 
+    def application_properties(self) -> TypedMap:
+        """Its application properties."""
+        return self._map(self.sections.application)
+
+    def _group(self) -> Sequence[tuple[str, TypedValue]]:
+        """Its group-id and group-sequence as headers."""
+        begin, end = self.sections.properties
+        try:
+            at = section_value_at(self.header, begin, end) if end else 0
+            if not end or list_bounds("properties", self.header, at, end)[0] <= _GROUP_AT:
+                return ()
+        except Amqp10Error:
+            return ()
+        fields, found = self.section_properties(), []
+        if fields.get("group_id") is not None:
+            found.append((GROUP_HEADER, TypedValue(STR16, fields["group_id"])))
+        if fields.get("group_sequence") is not None:
+            found.append((GROUP_SEQUENCE_HEADER, TypedValue(UINT32, fields["group_sequence"])))
+        return found
+
     def headers(self) -> TypedMap:
-        """Its application properties, and its message-annotations with other names."""
-        own, annotations = self._map(self.sections.application), self.annotations()
-        if not annotations:
+        """Its application properties, and with other names its message-annotations and its group."""
+        own, others = self.application_properties(), (*self.annotations().entries, *self._group())
+        if not others:
             return own
         names = set(own)
-        return TypedMap((*own.entries, *(entry for entry in annotations.entries if entry[0] not in names)))
+        return TypedMap((*own.entries, *(entry for entry in others if entry[0] not in names)))
 
     def properties(self) -> Properties:
         """Its properties."""
@@ -560,8 +586,13 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
     properties: list[tuple[str, TypedValue]] = []
     annotations: list[tuple[str, TypedValue]] = []
     message_id, subject = neutral.message_id, neutral.subject
+    group: dict[str, Any] = {}
     for name, typed in neutral.headers.entries:
-        if name == MESSAGE_ID_HEADER and message_id is None:
+        if name == GROUP_HEADER and isinstance(typed.value, str):
+            group["group_id"] = typed.value
+        elif name == GROUP_SEQUENCE_HEADER and type(typed.value) is int and 0 <= typed.value < 1 << 32:
+            group["group_sequence"] = typed.value
+        elif name == MESSAGE_ID_HEADER and message_id is None:
             message_id = typed.value
         elif name == SUBJECT_HEADER and subject is None and isinstance(typed.value, str):
             subject = typed.value
@@ -580,6 +611,7 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
         "content_type": _symbol(neutral.content_type),
         "content_encoding": _symbol(neutral.content_encoding),
         "creation_time": None if created is None else int(created * 1000),
+        **group,
     }
     if neutral.app_id:
         properties.append((APP_ID_HEADER, TypedValue(VBIN16, neutral.app_id)))

@@ -1,0 +1,233 @@
+"""AMQP 1.0: filters on the properties of messages, and message groups."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from qstore.broker.protocols.amqp_1_0.filters import MAX_ENTRIES
+from qstore.broker.protocols.amqp_1_0.message import GROUP_HEADER, GROUP_SEQUENCE_HEADER, SectionMessage
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.amqp_1_0.composites import Composite, encode_composite, section_list
+from qstore.formats.amqp_1_0.sections import (
+    APPLICATION_PROPERTIES,
+    data_section,
+    encode_section,
+    section_value,
+    split_sections,
+)
+from qstore.formats.amqp_1_0.values import Described, Value, plain_key
+from qstore.formats.plain import plain_map
+from qstore.formats.values import typed_map
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.links_client import LinksClient, make_queue
+from tests.broker.protocols.world import World
+from tests.support.sections_peer import address
+
+PROPERTIES = "amqp:properties-filter"
+APPLICATION = "amqp:application-properties-filter"
+ID = UUID("00000000-0000-0000-0000-000000000007")
+
+
+def filter_set(**filters: tuple[object, dict[str, Value] | Value]) -> tuple[tuple[Value, Value], ...]:
+    """A filter set: of each filter the descriptor and the entries."""
+    found = []
+    for name, (descriptor, entries) in filters.items():
+        value = entries
+        if isinstance(value, dict):
+            value = Value("map", tuple((Value("symbol", key), each) for key, each in value.items()))
+        kind = Value("ulong" if isinstance(descriptor, int) else "symbol", descriptor)
+        found.append((Value("symbol", name), Value("described", Described(kind, value))))
+    return tuple(found)
+
+
+def message(name: str, *, application: dict[str, Value] | None = None, **properties: Any) -> bytes:
+    """A message whose body is its name."""
+    content = encode_composite("header", {}) + (encode_composite("properties", properties) if properties else b"")
+    if application:
+        pairs = tuple((Value("string", key), value) for key, value in application.items())
+        content += encode_section(APPLICATION_PROPERTIES, Value("map", pairs))
+    return content + data_section(len(name)) + name.encode()
+
+
+MESSAGES = {
+    "plain": message("plain"),
+    "order": message("order", subject="order.new", message_id=Value("string", "17"), group_sequence=5),
+    "invoice": message("invoice", subject="invoice.new", message_id=Value("ulong", 17), content_type="text/plain"),
+    "uuid": message("uuid", subject="&x", correlation_id=Value("uuid", ID), user_id=b"ann", creation_time=1000),
+    "red": message("red", application={"colour": Value("string", "red"), "size": Value("int", 3)}),
+    "blue": message("blue", application={"colour": Value("symbol", "blue"), "size": Value("double", 3.0)}),
+    "truth": message("truth", application={"colour": Value("boolean", True), "size": Value("ubyte", 1)}),
+}
+
+
+@pytest.fixture
+def client(world: World) -> LinksClient:
+    make_queue(world)
+    client = LinksClient(world).open()
+    client.call("attach", name="s", handle=0, role=False, target=Composite("target", {"address": address("q")}))
+    return client
+
+
+def attach(client: LinksClient, filters: tuple[tuple[Value, Value], ...], handle: int = 1) -> None:
+    source = Composite("source", {"address": address("q"), "filter": filters})
+    client.do("attach", name=f"r{handle}", handle=handle, role=True, source=source, snd_settle_mode=1)
+    client.credit(100, handle)
+
+
+def selected(client: LinksClient, filters: tuple[tuple[Value, Value], ...]) -> list[str]:
+    attach(client, filters)
+    for each in MESSAGES.values():
+        client.publish(message=each, settled=True)
+    return [bytes(each.content).rpartition(b"\xa0")[2][1:].decode() for each in client.messages()]
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        ({"subject": Value("string", "order.new")}, ["order"]),
+        ({"subject": Value("string", "&p:in")}, ["invoice"]),
+        ({"subject": Value("string", "&s:.new")}, ["order", "invoice"]),
+        ({"subject": Value("string", "&&x")}, ["uuid"]),
+        ({"subject": Value("null", None)}, ["plain", "red", "blue", "truth"]),
+        ({"message-id": Value("ulong", 17)}, ["invoice"]),
+        ({"message-id": Value("string", "17")}, ["order"]),
+        ({"correlation-id": Value("uuid", ID)}, ["uuid"]),
+        ({"user-id": Value("binary", b"ann")}, ["uuid"]),
+        ({"content-type": Value("symbol", "&p:text/")}, ["invoice"]),
+        ({"creation-time": Value("timestamp", 1000)}, ["uuid"]),
+        ({"group-sequence": Value("uint", 5)}, ["order"]),
+        ({"subject": Value("string", "&s:.new"), "message-id": Value("ulong", 17)}, ["invoice"]),
+    ],
+)
+def test_properties_are_compared(client: LinksClient, entries: dict[str, Value], names: list[str]) -> None:
+    assert selected(client, filter_set(f=(PROPERTIES, entries))) == names
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        ({"colour": Value("string", "red")}, ["red"]),
+        ({"colour": Value("string", "&s:ue")}, ["blue"]),
+        ({"colour": Value("boolean", True)}, ["truth"]),
+        ({"size": Value("long", 3)}, ["red", "blue"]),
+        ({"size": Value("boolean", True)}, []),
+        ({"size": Value("float", 1.0)}, ["truth"]),
+        ({"other": Value("null", None), "colour": Value("string", "red")}, ["red"]),
+    ],
+)
+def test_application_properties_are_compared(client: LinksClient, entries: dict[str, Value], names: list[str]) -> None:
+    assert selected(client, filter_set(f=(APPLICATION, entries))) == names
+
+
+def test_filters_and_a_selector_must_all_match(client: LinksClient) -> None:
+    filters = filter_set(
+        a=(0x174, {"colour": Value("string", "&p:")}),
+        b=(0x173, {"subject": Value("null", None)}),
+        c=("apache.org:selector-filter:string", Value("string", "size > 2 AND colour = 'blue'")),
+    )
+    assert selected(client, filters) == ["blue"]
+
+
+def test_the_answer_has_the_filters(client: LinksClient) -> None:
+    filters = filter_set(f=(PROPERTIES, {"subject": Value("string", "a")}))
+    client.take()
+    attach(client, filters)
+    (answer,) = client.take("attach")
+    assert answer.fields["source"].fields["filter"] == filters
+
+
+def test_consumers_with_other_filters_get_the_others(world: World, client: LinksClient) -> None:
+    attach(client, filter_set(f=(APPLICATION, {"colour": Value("string", "red")})), 2)
+    attach(client, filter_set(f=(APPLICATION, {"colour": Value("string", "blue")})), 3)
+    client.take()
+    for each in ("blue", "red", "plain"):
+        client.publish(message=MESSAGES[each], settled=True)
+    assert sorted(each.fields["handle"] for each in client.messages()) == [2, 3]
+    assert world.broker.default_host.queues["q"].message_count == 1
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "entries"),
+    [
+        (PROPERTIES, {"colour": Value("string", "a")}),
+        (PROPERTIES, {"subject": Value("string", "&q:a")}),
+        (PROPERTIES, {"subject": Value("list", ())}),
+        (APPLICATION, {f"k{number}": Value("int", 1) for number in range(MAX_ENTRIES + 1)}),
+        (APPLICATION, Value("string", "a")),
+    ],
+)
+def test_a_filter_that_is_not_valid_is_refused(
+    client: LinksClient, descriptor: str, entries: dict[str, Value] | Value
+) -> None:
+    client.take()
+    attach(client, filter_set(f=(descriptor, entries)))
+    assert client.error("detach") == "amqp:invalid-field"
+
+
+def test_messages_of_other_protocols_are_compared_as_they_would_be_delivered(world: World, client: LinksClient) -> None:
+    attach(
+        client, filter_set(f=(PROPERTIES, {"subject": Value("string", "t")}), g=(APPLICATION, {"a": Value("int", 1)}))
+    )
+    client.take()
+    basic = BasicClient(world).open()
+    for type_, number in (("t", 1), ("t", 2), ("u", 1)):
+        basic.publish("q", b"%d" % number, Properties(type=type_, headers=typed_map({"a": number})))
+    basic.sync()
+    assert [each.content[-1:] for each in client.messages()] == [b"1"]
+
+
+# ---- message groups ----
+
+
+def test_group_id_and_sequence_are_headers_elsewhere(world: World, client: LinksClient) -> None:
+    client.publish(message=message("x", group_id="g", group_sequence=3), settled=True)
+    client.publish(message=message("y", subject="s"), settled=True)
+    basic = BasicClient(world).open()
+    found = basic.call("basic.get", queue="q", no_ack=True)
+    assert found.properties is not None
+    assert found.properties.headers is not None
+    assert plain_map(found.properties.headers) == {GROUP_HEADER: "g", GROUP_SEQUENCE_HEADER: 3}
+    other = basic.call("basic.get", queue="q", no_ack=True)
+    assert other.properties is not None
+    assert not other.properties.headers
+
+
+def test_headers_of_a_group_are_properties_here(world: World, client: LinksClient) -> None:
+    basic = BasicClient(world).open()
+    headers = {GROUP_HEADER: "g", GROUP_SEQUENCE_HEADER: 3, "own": 1}
+    basic.publish("q", b"x", Properties(headers=typed_map(headers)))
+    basic.sync()
+    attach(client, ())
+    (found,) = client.messages()
+    sections = split_sections(found.content)
+    fields = section_list("properties", found.content, *sections.properties)
+    assert (fields["group_id"], fields["group_sequence"]) == ("g", 3)
+    names = [plain_key(key) for key, _ in section_value(found.content, sections.application).value]
+    assert names == ["own"]
+
+
+def test_a_queue_with_groups_takes_those_of_its_messages(world: World, client: LinksClient) -> None:
+    basic = BasicClient(world).open()
+    arguments = {"qpid.group_header_key": GROUP_HEADER, "qpid.shared_msg_group": 1}
+    basic.call("queue.declare", queue="grouped", arguments=arguments)
+    target = Composite("target", {"address": address("grouped")})
+    client.call("attach", name="s2", handle=9, role=False, target=target)
+    for number in range(4):
+        client.publish(message=message(str(number), group_id="ab"[number % 2]), handle=9, settled=True)
+    source = Composite("source", {"address": address("grouped")})
+    for handle in (4, 5):
+        client.do("attach", name=f"g{handle}", handle=handle, role=True, source=source)
+        client.credit(2, handle)
+        client.sync()
+    got = [(each.fields["handle"], each.content[-1:]) for each in client.messages()]
+    assert sorted(got) in (
+        [(4, b"0"), (4, b"1")],
+        [(4, b"0"), (4, b"2"), (5, b"1"), (5, b"3")],
+        [(4, b"0"), (4, b"1"), (4, b"2"), (4, b"3")],
+    )
+    groups = {body: handle for handle, body in got}
+    assert groups.get(b"0") == groups.get(b"2", groups.get(b"0"))
+    assert isinstance(next(iter(world.broker.default_host.queues["grouped"].entries())).message, SectionMessage)
