@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +67,7 @@ from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.dead_letters import QueueDeadLetter
@@ -702,6 +702,24 @@ class Queue:
         if run.state == HELD:
             self.order.unfold_run(run)
         return run.entries or []
+
+    def change(self, entry: Entry, changes: Mapping[str, TypedValue]) -> None:
+        """Set headers of an acquired message, as its consumer asks for it before it settles the message.
+
+        They are not stored: a restart, or reading the message back from the disk, brings it back as it was, unless it
+        has moved to another queue.
+
+        Raises:
+            InvalidArgumentError: its headers cannot be changed.
+        """
+        message = entry.message
+        if entry.state != ACQUIRED or isinstance(message, Reference):
+            return
+        changed = message.with_headers(changes)
+        entry.message = changed
+        self.bytes_enqueued += changed.size - message.size
+        if message.is_persistent is not self.durable:
+            self.counters.atypical_enqueue(changed.size - message.size, 0)
 
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
         """Make an acquired message available again, at its position."""

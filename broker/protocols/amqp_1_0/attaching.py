@@ -11,10 +11,10 @@
 **Subscriptions.** The queue is named CONTAINER_LINK, or LINK if it is shared and global; of the name of the link only
 what precedes a `|` counts, as JMS clients need it. It ends with the link, unless the source is durable or never
 expires: then it is a durable queue that stays when the link is detached, collects messages, and ends when the link is
-closed. The capability `shared` allows several links to consume it, and with `global` also those of other containers.
-The argument `OF_SUBSCRIPTION` marks it: a queue without it that has the name by chance is neither used nor deleted.
-
-**Properties** of a link that receives are the arguments of its subscription (`model/arguments`).
+closed. Its selector is that of the queue, too, which drops what it does not match; a link with another one begins the
+subscription anew, as in JMS, unless it is in use. The capability `shared` allows several links to consume it, and with
+`global` also those of other containers. The argument `OF_SUBSCRIPTION` marks it: a queue without it that has the name
+by chance is neither used nor deleted.
 
 **Binding keys.** That of the address or of a filter; otherwise every message of a topic exchange or a headers exchange
 matches, and elsewhere the empty key.
@@ -52,7 +52,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.queues.arguments import LIFETIME
+from qstore.broker.model.queues.arguments import FILTER, LIFETIME
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
@@ -64,7 +64,15 @@ from qstore.broker.protocols.amqp_1_0.filters import (
     PropertyFilter,
     read_property_filter,
 )
-from qstore.broker.protocols.amqp_1_0.links import ANY_SIZE, NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.amqp_1_0.links import (
+    ANY_SIZE,
+    NO_ANNOTATIONS,
+    SETTLED,
+    IncomingLink,
+    Link,
+    OutgoingLink,
+    has_foreign_annotations,
+)
 from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
@@ -396,13 +404,21 @@ class Attach:
         if queue is not None and queue.arguments.get(OF_SUBSCRIPTION) is None:
             raise ResourceLockedError(f'queue "{name}" exists, and is not a subscription')
         if queue is not None and not queue.auto_delete:
-            if self._is_durable:
+            if self._is_durable and not self._has_other_selector(queue):
                 return queue
+            if self._is_durable and not queue.consumer_count:
+                await session.virtual_host.topology.delete_queue(name, caller=session)
+                return await self._subscription_queue(name)
+            if self._is_durable:
+                raise ResourceLockedError(f'subscription "{name}" is in use with another selector')
             raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
+        arguments = _MARK
+        if self.filters.selector is not None:  # what it does not match must not collect there
+            arguments = TypedMap((*_MARK.entries, (FILTER, TypedValue(STR16, self.filters.selector.text))))
         try:
             made = await session.virtual_host.topology.declare_queue(
                 name, durable=self._is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
-                auto_delete=not self._is_durable, arguments=_MARK, caller=session, must_be_new=queue is None,
+                auto_delete=not self._is_durable, arguments=arguments, caller=session, must_be_new=queue is None,
             )  # fmt: skip
         except PreconditionFailedError:
             if queue is not None or name not in queues:
@@ -411,6 +427,14 @@ class Attach:
         if self._is_durable:
             self._kept = made
         return made
+
+    def _has_other_selector(self, queue: Queue) -> bool:
+        """Whether the queue of a durable subscription has the messages of another selector.
+
+        That ends the subscription, as in JMS. Queues of earlier versions have no selector; their links have it alone.
+        """
+        typed, selector = queue.arguments.get(FILTER), self.filters.selector
+        return typed is not None and typed.value != (None if selector is None else selector.text)
 
     @property
     def is_durable_subscription(self) -> bool:
@@ -535,7 +559,7 @@ class Attach:
             return Composite("released", {})
         if not isinstance(given, Composite) or given.name not in OUTCOMES:
             raise ConditionError(Condition.NOT_IMPLEMENTED, "unknown default outcome")
-        if given.name == "modified" and given.fields.get("message_annotations"):
+        if has_foreign_annotations(given):
             raise ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS)
         return given
 

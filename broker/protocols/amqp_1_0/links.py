@@ -65,7 +65,7 @@ CREDIT: Final = 1_000
 MAX_UNSETTLED: Final = 262_144
 """Messages that one session may have unsettled, whatever the credit of its links."""
 
-NO_ANNOTATIONS: Final = "message-annotations of the outcome modified are not implemented"
+NO_ANNOTATIONS: Final = "message-annotations of the outcome modified are implemented if their names begin with x-"
 
 ANY_SIZE: Final = 1 << 62
 """A maximum size of messages that none has: the client has set no limit."""
@@ -82,6 +82,12 @@ _TAG_BYTES: Final = TAG_BYTES
 _ZERO: Final = ZERO
 _TRUE: Final = TRUE
 _FALSE: Final = FALSE
+
+
+def has_foreign_annotations(state: Composite) -> bool:
+    """Whether an outcome sets message-annotations whose names are not for extensions."""
+    given = state.fields.get("message_annotations") if state.name == "modified" else None
+    return any(not isinstance(key.value, str) or not key.value.startswith("x-") for key, _ in given or ())
 
 
 class IncomingLink:

@@ -14,7 +14,7 @@
     rejected    it moves to the dead-letter or alternate exchange of its queue; without one it is dequeued
     released    it is available again, as if it had not been delivered
     modified    it is available again; with delivery-failed it counts as delivered, with undeliverable-here it is
-                rejected. Other message-annotations are not implemented
+                rejected. Its message-annotations are set before
 
 **Credit.** A link gets credit for `CREDIT` messages, and more when half of it is used, unless as many messages of the
 session wait for the disk or for a queue that flow control has stopped.
@@ -30,6 +30,7 @@ Source: AMQP 1.0, part "transport", sections 2.5 to 2.7; part "messaging", secti
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
-from qstore.broker.model.errors import ModelError, QueueOverflowError, ResourceDeletedError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, QueueOverflowError, ResourceDeletedError
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.entry import Entry
@@ -68,6 +69,7 @@ from qstore.broker.protocols.amqp_1_0.links import (
     Link,
     OutgoingLink,
     TransferStream,
+    has_foreign_annotations,
 )
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
 from qstore.broker.protocols.amqp_1_0.message import mentions_delivery
@@ -85,6 +87,7 @@ from qstore.broker.protocols.consumer import COST_OF_DELETION, DROPPED_AT_ONCE, 
 from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
+from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 
 if TYPE_CHECKING:
@@ -909,7 +912,7 @@ class Session:
         """As `_settle_any`, for many deliveries, as work in turns."""
         if state is not None and _is_release(state):
             settled: list[int] = []
-            acquired = _acquired(self._popped(numbers, settled))
+            acquired = _changed(_acquired(self._popped(numbers, settled)), state)
             yield from release_in_turns(acquired, is_redelivered=_counts(state))
             for at in range(0, len(settled) if answers else 0, AT_ONCE):
                 self.tell_settled(settled[at : at + AT_ONCE], state, None)
@@ -959,7 +962,7 @@ class Session:
         """
         if not numbers:
             return
-        if state.name == "modified" and state.fields.get("message_annotations"):
+        if has_foreign_annotations(state):
             for link in dict.fromkeys(self.unsettled[number].link for number in numbers):
                 self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS))
             return
@@ -978,6 +981,8 @@ class Session:
         self, acquired: list[tuple[Queue, Entry]], state: Composite, done: Callable[[Exception | None], None]
     ) -> None:
         """Apply an outcome to messages; `done` is called when that is on the disk. Raises ModelError."""
+        if state.fields.get("message_annotations"):
+            acquired = list(_changed(acquired, state))
         if state.name == "accepted":
             self._when(accept(self.broker.tick, acquired, done), done)
         elif _is_release(state):
@@ -1123,6 +1128,20 @@ def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
     for each in deliveries:
         if each.link.acquires:
             yield each.link.queue, each.entry
+
+
+def _changed(acquired: Iterable[tuple[Queue, Entry]], state: Composite) -> Iterator[tuple[Queue, Entry]]:
+    """The queues and entries of messages, after the message-annotations of an outcome were set.
+
+    A message whose annotations would be too long keeps its own.
+    """
+    given = state.fields.get("message_annotations") if state.name == "modified" else None
+    changes = dict(neutral_map(given).entries) if given else {}
+    for queue, entry in acquired:
+        if changes:
+            with contextlib.suppress(InvalidArgumentError):
+                queue.change(entry, changes)
+        yield queue, entry
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

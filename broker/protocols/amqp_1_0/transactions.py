@@ -38,7 +38,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE, release, release_in_turns
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, error_value
-from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS
+from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS, has_foreign_annotations
 from qstore.broker.protocols.consumer import give_back
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, read_composite
@@ -284,7 +284,7 @@ class Transactions:
         """
         session, transaction = self._session, None
         outcome = fields.get("outcome")
-        if isinstance(outcome, Composite) and outcome.fields.get("message_annotations"):
+        if isinstance(outcome, Composite) and has_foreign_annotations(outcome):
             links = [each.link for each in map(session.unsettled.__getitem__, numbers) if each.retired is None]
             for link in dict.fromkeys(links):
                 error = ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS)

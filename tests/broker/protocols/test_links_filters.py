@@ -1,4 +1,4 @@
-"""AMQP 1.0: filters on the properties of messages, and message groups."""
+"""AMQP 1.0: filters on properties, selectors of durable subscriptions, message groups, annotations of outcomes."""
 
 from __future__ import annotations
 
@@ -231,3 +231,127 @@ def test_a_queue_with_groups_takes_those_of_its_messages(world: World, client: L
     groups = {body: handle for handle, body in got}
     assert groups.get(b"0") == groups.get(b"2", groups.get(b"0"))
     assert isinstance(next(iter(world.broker.default_host.queues["grouped"].entries())).message, SectionMessage)
+
+
+# ---- selectors of durable subscriptions ----
+
+
+def subscribe(client: LinksClient, selector: str | None, handle: int = 1, *capabilities: str) -> None:
+    found = () if selector is None else filter_set(s=("apache.org:selector-filter:string", Value("string", selector)))
+    source = {"address": address("amq.topic"), "durable": 2, "expiry_policy": "never", "filter": found}
+    client.do(
+        "attach",
+        name="sub",
+        handle=handle,
+        role=True,
+        source=Composite("source", source | {"capabilities": capabilities}),
+    )
+    client.credit(10, handle)
+    client.sync()
+
+
+def published(client: LinksClient) -> None:
+    client.call("attach", name="t", handle=8, role=False, target=Composite("target", {"address": address("amq.topic")}))
+    for each in ("red", "blue", "plain"):
+        client.publish(message=MESSAGES[each], handle=8, settled=True)
+    client.sync()
+
+
+def test_a_durable_subscription_collects_what_its_selector_matches(world: World, client: LinksClient) -> None:
+    subscribe(client, "size = 3")
+    client.call("detach", handle=1, closed=False)
+    published(client)
+    queue = world.broker.default_host.queues["test_sub"]
+    assert queue.message_count == 2
+    subscribe(client, "size = 3")
+    assert world.broker.default_host.queues["test_sub"] is queue
+    assert len(client.messages()) == 2
+
+
+@pytest.mark.parametrize("other", ["size = 4", None])
+def test_another_selector_begins_the_subscription_anew(world: World, client: LinksClient, other: str | None) -> None:
+    subscribe(client, "size = 3")
+    client.call("detach", handle=1, closed=False)
+    published(client)
+    subscribe(client, other)
+    assert world.broker.default_host.queues["test_sub"].message_count == 0
+    assert client.messages() == []
+
+
+def test_another_selector_is_refused_while_the_subscription_is_used(client: LinksClient) -> None:
+    subscribe(client, "size = 3", 1, "shared")
+    client.take()
+    subscribe(client, "size = 4", 2, "shared")
+    assert client.error("detach") == "amqp:resource-locked"
+
+
+# ---- annotations of the outcome modified ----
+
+
+def annotated(**fields: Any) -> Composite:
+    annotations = ((Value("symbol", "x-opt-why"), Value("string", "late")), (Value("symbol", "x-n"), Value("uint", 7)))
+    return Composite("modified", {"message_annotations": annotations, **fields})
+
+
+def annotations_of(content: bytes) -> dict[str, Any]:
+    bounds = split_sections(content).annotations
+    found = section_value(content, bounds).value if bounds[1] else ()
+    return {plain_key(key): value.value for key, value in found}
+
+
+def receive(client: LinksClient, handle: int = 1, queue: str = "q") -> None:
+    client.do(
+        "attach", name=f"r{handle}", handle=handle, role=True, source=Composite("source", {"address": address(queue)})
+    )
+    client.credit(1, handle)
+
+
+@pytest.mark.parametrize("count", [1, 1500])
+def test_annotations_of_modified_are_kept_with_the_message(world: World, client: LinksClient, count: int) -> None:
+    for _ in range(count):
+        client.publish(message=message("x", subject="s"), settled=True)
+        client.sync()
+    client.do("attach", name="r", handle=1, role=True, source=Composite("source", {"address": address("q")}))
+    client.credit(count, 1)
+    assert len(client.messages()) == count
+    client.settle(annotated(delivery_failed=True), 0, count - 1)
+    receive(client, 2)
+    (found,) = client.messages()
+    assert annotations_of(found.content) == {"x-opt-why": "late", "x-n": 7}
+    assert found.header["delivery_count"] == 1
+    client.settle(Composite("accepted", {}), found.id)
+    client.sync()
+    queue = world.broker.default_host.queues["q"]
+    queue.purge()
+    assert (queue.message_count, queue.message_bytes) == (0, 0)
+    assert queue.totals.bytes == 0
+
+
+def test_a_dead_letter_has_the_annotations_of_modified(world: World, client: LinksClient) -> None:
+    basic = BasicClient(world).open()
+    basic.call("queue.declare", queue="dead")
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    basic.call("queue.declare", queue="live", arguments=to_dead)
+    basic.publish("live", b"x")
+    receive(client, 1, "live")
+    client.messages()
+    client.settle(annotated(undeliverable_here=True), 0)
+    client.sync()
+    found = basic.call("basic.get", queue="dead", no_ack=True)
+    assert found.properties is not None
+    assert found.properties.headers is not None
+    headers = plain_map(found.properties.headers)
+    assert (headers["x-opt-why"], headers["x-n"], headers["x-death"][0]["reason"]) == ("late", 7, "rejected")
+
+
+def test_annotations_that_are_too_long_leave_the_message_as_it_is(client: LinksClient) -> None:
+    client.max_frame = 100_000
+    client.publish(message=message("x", subject="s"), settled=True)
+    receive(client)
+    client.messages()
+    large = ((Value("symbol", "x-large"), Value("string", "x" * 66_000)),)
+    client.settle(Composite("modified", {"message_annotations": large}), 0)
+    client.sync()
+    client.credit(1, 1, seen=1)
+    (found,) = client.messages()
+    assert annotations_of(found.content) == {}
