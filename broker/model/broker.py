@@ -273,7 +273,7 @@ class Broker:
 
         def work() -> Iterator[None]:
             nonlocal removed
-            waiting = [host.schedule.queue for host in self.hosts.values()]  # nothing expires there
+            waiting = {host.schedule.queue for host in self.hosts.values()}  # nothing expires there
             queues = [queue for queue in self.all_queues() if queue not in waiting]
             for count in expire_in_turns(queues, self.clock()):
                 removed += count

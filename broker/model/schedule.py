@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import Client, Publisher
-from qstore.broker.model.errors import ModelError, UnauthorizedError
+from qstore.broker.model.errors import InternalError, ModelError, UnauthorizedError
 from qstore.broker.model.exchanges.matching import STEPS_PER_MESSAGE
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.due import DueTimes
@@ -238,6 +238,7 @@ class Schedule:
             self.queue = None
             self.due_times.clear()
             self._again.clear()
+            self._tries.clear()
         self._start_timer()
 
     def _deliver(self, queue: Queue, entry: Entry) -> int:
@@ -288,8 +289,12 @@ class Schedule:
         self._start_timer()
 
     def _drop(self, queue: Queue, entry: Entry, why: str) -> None:
-        """Dequeue a message that cannot be delivered, and log this at intervals. Raises InternalError."""
-        queue.dequeue(entry)
+        """Dequeue a message that cannot be delivered, and log this at intervals; if that fails, try again later."""
+        try:
+            queue.dequeue(entry)
+        except InternalError as error:
+            self._moved(queue, entry, error.with_traceback(None))
+            return
         self._tries.pop(entry, None)
         self._dropped += 1
         now = self._monotonic()

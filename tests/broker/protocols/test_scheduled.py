@@ -506,6 +506,22 @@ def test_after_a_failed_flush_it_waits_and_is_tried_again(world: World, client: 
     assert (world.store.dequeued, waiting(world)) == ([1], 0)
 
 
+def test_a_message_that_cannot_be_dropped_is_tried_again(world: World, client: BasicClient) -> None:
+    bars = world.broker.authorization.authorizer = Bars()
+    store_waiting(world)
+    for delay in (100, 5000):
+        client.publish("k", b"%d" % delay, delayed(delay), exchange="later")
+    client.sync()
+    world.store.end_flush()
+    bars.barred.add((client.machine.user, "later", "k"))
+    world.store.failing = world.store.FailedError("the disk")
+    wait(world, 1)
+    assert waiting(world) == 2
+    world.store.failing = None
+    wait(world, 1.1)
+    assert (waiting(world), world.store.dequeued) == (1, [1])
+
+
 def test_what_is_recovered_is_due_at_the_same_time(world: World, client: BasicClient) -> None:
     store_waiting(world)
     for delay in (9000, 100):
