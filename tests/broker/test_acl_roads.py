@@ -53,19 +53,30 @@ from qstore.formats.amqp_0_10.structs import BranchId, ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.amqp_1_0.composites import encode_composite
 from qstore.formats.amqp_1_0.frames import SASL_HEADER
-from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, data_section, encode_section
+from qstore.formats.amqp_1_0.sections import (
+    APPLICATION_PROPERTIES,
+    MESSAGE_ANNOTATIONS,
+    VALUE,
+    data_section,
+    encode_section,
+)
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map, typed_value
 from tests.broker.federation.worlds import Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient
+from tests.broker.protocols.test_links_management import read as read_answer
+from tests.broker.protocols.test_links_management import value as request_value
+from tests.broker.protocols.test_links_transactions import attach as attach_control
+from tests.broker.protocols.test_links_transactions import command, declare
+from tests.broker.protocols.test_links_transactions import state as in_transaction
 from tests.broker.protocols.world import World, header
 from tests.broker.test_acl_control import use
 from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.management_console import managed
 from tests.support.recover_runs import recover
-from tests.support.sections_peer import REJECTED
+from tests.support.sections_peer import REJECTED, address
 
 BARRED: Final = (
     "acl deny bob@QPID publish exchange name=amq.default routingkey=secret",
@@ -1124,6 +1135,154 @@ def _managed_redirect(stage: Stage, bob: Bob) -> None:
 @road("what management does with a private queue: delete", is_locked=True)
 def _managed_delete(stage: Stage, bob: Bob) -> None:
     stage.call(bob, "delete", type="queue", name="private", options={})
+
+
+# links with transactions, and the node for management
+
+
+def _control(bob: Bob) -> tuple[int, Value]:
+    """A link of bob's to the coordinator, and a transaction on it."""
+    handle = next(bob._handles)
+    attach_control(bob.client, handle)
+    return handle, declare(bob.client, handle)
+
+
+def _post(stage: Stage, bob: Bob, target: str | None, **options: Any) -> None:
+    """Publish in a transaction, and commit it."""
+    handle, txn_id = _control(bob)
+    link = bob.attach(target)
+    if link >= 0:
+        bob.client.publish(b"bob's", link, durable=False, state=in_transaction(txn_id), **options)
+        bob.client.take()
+    command(bob.client, "discharge", handle=handle, txn_id=txn_id, fail=False)
+    stage.world.run()
+
+
+@road("a message in a transaction of links", "1.0")
+def _posted(stage: Stage, bob: Bob) -> None:
+    _post(stage, bob, "kx/hot.1")
+
+
+@road("a message without a target in a transaction of links", "1.0")
+def _posted_anywhere(stage: Stage, bob: Bob) -> None:
+    _post(stage, bob, None, to=Value("string", "/queues/secret"))
+
+
+@road("dead letters of an outcome in a transaction of links", "1.0")
+def _retired(stage: Stage, bob: Bob) -> None:
+    bob.queue("his", {"x-dead-letter-exchange": "kx", "x-dead-letter-routing-key": "hot.1"})
+    bob.publish("", "his")
+    handle, txn_id = _control(bob)
+    link = bob.attach("his", receives=True)
+    if link < 0:
+        return
+    bob.client.credit(9, link)
+    for each in bob.client.messages():
+        bob.client.settle(in_transaction(txn_id, REJECTED), each.id)
+    command(bob.client, "discharge", handle=handle, txn_id=txn_id, fail=False)
+    stage.world.run()
+
+
+def _request(bob: Bob, method: str, path: str, body: object = None) -> Any:
+    """Ask the node for management. Returns the body of the answer."""
+    requests, answers = next(bob._handles), next(bob._handles)
+    bob.client.attach("/management", requests, name="pair")
+    bob.client.attach("/management", answers, name="pair", receives=True, snd_settle_mode=1)
+    bob.client.credit(9, answers)
+    properties = {"message_id": Value("string", "m"), "to": address(path), "subject": method}
+    sections = encode_composite("properties", properties) + encode_section(VALUE, request_value(body))
+    bob.client.publish(message=sections, handle=requests, settled=True)
+    found = [read_answer(each.content) for each in bob.client.messages() if each.fields["handle"] == answers]
+    bob.detach(requests)
+    bob.detach(answers)
+    return found
+
+
+@road("purging by the node for management", "1.0")
+def _purge_by_node(_stage: Stage, bob: Bob) -> None:
+    _request(bob, "DELETE", "/queues/secret/messages")
+
+
+@road("dead letters of a queue that the node for management makes", "1.0")
+def _dead_by_node(_stage: Stage, bob: Bob) -> None:
+    dead = {"x-dead-letter-exchange": "kx", "x-dead-letter-routing-key": "hot.1", "x-message-ttl": 0}
+    _request(bob, "PUT", "/queues/his", {"arguments": dead})
+    bob.publish("", "his")
+    _stage.pass_time()
+
+
+@road("an alternate exchange that the node for management makes", "1.0")
+def _alternate_by_node(_stage: Stage, bob: Bob) -> None:
+    _request(bob, "PUT", "/exchanges/mine", {"type": "direct", "arguments": {"alternate-exchange": "kx"}})
+    bob.publish("mine", "hot.1")
+
+
+@road("an exchange that the node for management binds", "1.0")
+def _bound_by_node(_stage: Stage, bob: Bob) -> None:
+    _request(bob, "PUT", "/exchanges/mine", {"type": "fanout"})
+    _request(bob, "POST", "/bindings", {"source": "mine", "destination_exchange": "kx", "binding_key": "k"})
+    bob.publish("mine", "hot.1")
+
+
+@road("a binding that the node for management takes away", "1.0")
+def _unbound_by_node(_stage: Stage, bob: Bob) -> None:
+    _request(bob, "DELETE", "/bindings/src=kd;dstq=secret;key=k;args=")
+
+
+for _what, _method, _path in (
+    ("purges", "DELETE", "/queues/private/messages"), ("deletes", "DELETE", "/queues/private"),
+):  # fmt: skip
+
+    @road(f"a private queue that the node for management {_what}", "1.0", is_locked=True)
+    def _private_by_node(_stage: Stage, bob: Bob, method: str = _method, path: str = _path) -> None:
+        _request(bob, method, path)
+
+
+@road("a private queue that the node for management binds", "1.0", is_locked=True)
+def _private_bound_by_node(_stage: Stage, bob: Bob) -> None:
+    _request(bob, "POST", "/bindings", {"source": "kd", "destination_queue": "private", "binding_key": "p"})
+
+
+# messages that wait for their time
+
+
+def _scheduled(stage: Stage, bob: Bob, target: str | None, **properties: Any) -> None:
+    link = bob.attach(target)
+    if link >= 0:
+        delay = Value("map", ((Value("symbol", "x-opt-delivery-delay"), Value("ulong", 1000)),))
+        sections = encode_section(MESSAGE_ANNOTATIONS, delay)
+        sections += encode_composite("properties", properties) if properties else b""
+        bob.client.publish(message=sections + data_section(5) + b"bob's", handle=link)
+    _deliver(stage)
+
+
+def _deliver(stage: Stage) -> None:
+    stage.world.run()
+    stage.pass_time()
+    stage.world.broker.default_host.schedule.deliver()
+    stage.world.run()
+
+
+@road("a scheduled message", "1.0")
+def _scheduled_message(stage: Stage, bob: Bob) -> None:
+    _scheduled(stage, bob, "kx/hot.1")
+
+
+@road("a scheduled message without a target", "1.0")
+def _scheduled_anywhere(stage: Stage, bob: Bob) -> None:
+    _scheduled(stage, bob, None, to=Value("string", "secret"))
+
+
+@road("a scheduled message whose key is its subject", "1.0")
+def _scheduled_subject(stage: Stage, bob: Bob) -> None:
+    _scheduled(stage, bob, "kx", subject="hot.1")
+
+
+@road("an alternate exchange of a delayed one of his", "0-9-1")
+def _delayed_alternate(stage: Stage, bob: Bob) -> None:
+    bob.exchange("mine", "x-delayed-message", "kx", {"x-delayed-type": "direct"})
+    bob.publish("mine", "hot.1", headers={"x-delay": 1000})
+    _deliver(stage)
 
 
 # (h) shovels and upstreams that he sets

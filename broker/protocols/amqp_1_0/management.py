@@ -35,6 +35,7 @@ from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoun
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import purge
+from qstore.broker.model.topology.checks import check_owner
 from qstore.broker.protocols.amqp_0_9_1.arguments import (
     alternate_of,
     binding_arguments,
@@ -377,6 +378,8 @@ class Operation:
 
     def _purge(self, name: str, done: Callable[[ModelError | None], None]) -> None:
         queue, session = self._queue(name), self._session
+        session.broker.authorization.check(session, Action.PURGE, ObjectType.QUEUE, name)
+        check_owner(queue, session)
 
         def purged(count: int, error: Exception | None) -> None:
             self.answer = Answer(200, _map(message_count=Value("ulong", count)))
