@@ -304,7 +304,7 @@ def report_of_broker(done: BrokerResult, where: str, seconds: float, *, dry_run:
         what = "would be created" if dry_run else "created"
         notices.append(f"{plural(len(done.hosts), 'virtual host')} {what}: {shown}")
     if done.left_out:
-        notices.append(f"{plural(done.left_out, 'message')} cannot be decoded, and were not sent")
+        notices.append(f"{plural(done.left_out, 'message')} cannot be decoded, or are scheduled, and were not sent")
     return ImportReport(
         where, past, dry_run, seconds, queues, changes.exchanges, changes.bindings, 0, 0,
         done.left_out, done.refused, False, notices,

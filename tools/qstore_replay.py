@@ -220,7 +220,7 @@ def _tell(replay: Replay, left_out: int) -> None:
     if replay.replayed.expired:
         notices.append(f"{plural(replay.replayed.expired, 'message')} have expired: a broker will drop them")
     if left_out:
-        notices.append(f"{plural(left_out, 'message')} cannot be decoded, and were not sent")
+        notices.append(f"{plural(left_out, 'message')} cannot be decoded, or are scheduled, and were not sent")
     for notice in notices:
         note("notice", notice)
     for damage in replay.damage:

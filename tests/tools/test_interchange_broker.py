@@ -12,12 +12,13 @@ import pika
 import pytest
 
 from qstore.broker.client import Connection, Empty, Message
+from qstore.broker.model.queues.due import WAITING
 from qstore.formats.values import TYPES, TypedValue
 from qstore.tools.interchange.broker import _Sending
 from tests.support.fixtures import StoreFixture
 from tests.support.forked import ROOT
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.running_broker import RunningBroker, one_broker
+from tests.support.running_broker import BrokerMaker, RunningBroker, one_broker
 from tests.tools.interchange_runs import bring, export, held, lines_of, of_kind, write_lines
 from tests.tools.test_interchange import simple_lines
 
@@ -67,6 +68,24 @@ def test_a_store_through_a_broker_and_back(tmp_path: Path, url: str, local: Stor
     assert names <= {line["name"] for line in of_kind(lines, "queue")}
     for name in names:
         drained(url, name)
+
+
+@pytest.mark.parametrize("has_schedule", [False, True])
+def test_scheduled_messages_are_not_sent(tmp_path: Path, make_broker: BrokerMaker, has_schedule: bool) -> None:
+    own = make_broker()
+    own.start()
+    at = f"amqp://127.0.0.1:{own.port}"
+    lines = simple_lines(2, "plain")
+    lines[1:1] = [{"kind": "queue", "name": WAITING}]
+    lines[-1:-1] = simple_lines(3, WAITING)[2:5]
+    if has_schedule:
+        arguments = {"x-delayed-type": "direct"}
+        lines[1:1] = [{"kind": "exchange", "name": "later", "type": "x-delayed-message", "arguments": arguments}]
+    result = bring(write_lines(tmp_path / "e.jsonl", lines), at, "--edited")
+    assert result.exit_code == 1, result.output
+    assert "3 messages cannot be decoded, or are scheduled, and were not sent" in result.output
+    assert "is left out" not in result.output
+    assert len(drained(at, "plain")) == 2
 
 
 def test_types_and_topology_arrive(tmp_path: Path, url: str) -> None:
