@@ -118,7 +118,8 @@ def shared_options(function: _Function) -> _Function:
         security_options,
         click.option("--rollback-frequency", type=click.IntRange(0), default=0, metavar="N",
                      help="Roll back every Nth transaction."),
-        click.option("--failover-updates", is_flag=True, help="Accepted for compatibility, and ignored."),
+        click.option("--failover-updates", is_flag=True, help="With the connection option reconnect: reconnect to "
+                     "other addresses that the broker announces, too."),
         click.option("--report-total", is_flag=True, help="Report throughput at the end."),
         count("--report-every", default=0, text="Report throughput every N messages; 0 for never."),
         yes_no("--report-header", default=True, text="Print a heading above the reports."),
@@ -128,13 +129,13 @@ def shared_options(function: _Function) -> _Function:
     return function
 
 
-def connect(url: str, options: dict[str, Value]) -> Connection:
-    """Open a connection.
+def connect(url: str, options: dict[str, Value], *, failover_updates: bool) -> Connection:
+    """Open a connection; `failover_updates` as the connection option.
 
     Raises:
         MessagingError: it cannot be opened.
     """
-    return Connection.establish(url, **options)
+    return Connection.establish(url, **(({"failover_updates": True} if failover_updates else {}) | options))
 
 
 def run_messaging(program: str, work: Callable[[], int], summary: Callable[[], str]) -> int:

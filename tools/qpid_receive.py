@@ -162,7 +162,7 @@ def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
         has_heading=options.report_header,
     )
     interruption = Interruption()
-    connection = connect(options.url, options.connection_options)
+    connection = connect(options.url, options.connection_options, failover_updates=options.failover_updates)
     with connection, interruption.handling(), StallWatch("qpid-receive", connection) as stalls:
         session = connection.session(transactional=bool(options.tx))
         receiver = session.receiver(options.address, capacity=options.capacity)

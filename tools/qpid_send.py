@@ -185,7 +185,7 @@ def _send(options: SendOptions, outcome: _Outcome) -> int:
         is_total=options.report_total,
         has_heading=options.report_header,
     )
-    with connect(options.url, options.connection_options) as connection:
+    with connect(options.url, options.connection_options, failover_updates=options.failover_updates) as connection:
         session = connection.session(transactional=bool(options.tx))
         sender = outcome.sender = session.sender(options.address, capacity=options.capacity)
         with StallWatch("qpid-send", connection) as stalls:

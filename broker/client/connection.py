@@ -21,6 +21,7 @@ coroutine waits.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ssl
 import uuid
@@ -40,8 +41,11 @@ from qstore.broker.client.errors import (
     ConnectionFailedError,
     InterruptedByLoss,
     MessagingError,
+    NotFound,
     Timeout,
+    UrlError,
 )
+from qstore.broker.client.links import ReceiverCore
 from qstore.broker.client.options import (
     AMQP_0_10,
     AMQP_1_0,
@@ -55,6 +59,11 @@ from qstore.broker.client.session import SessionCore
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.broker.security.tls import tls_reason
+
+_FAILOVER: Final = "amq.failover"  # an exchange, and a header of its messages
+_ANNOUNCEMENTS: Final = f"{_FAILOVER}; {{link: {{reliability: unreliable}}}}"
+_MAX_UPDATES: Final = 10  # messages prefetched
+_MAX_ANNOUNCED: Final = 64  # addresses
 
 
 class Driver(Protocol):
@@ -177,7 +186,9 @@ class ConnectionCore:
         if parsed.virtual_host and not self.options.virtual_host:
             self.options = replace(self.options, virtual_host=parsed.virtual_host)
         self._tls: ssl.SSLContext | None = None
-        self._endpoints = parsed.endpoints + self.options.reconnect_urls
+        self._configured = parsed.endpoints + self.options.reconnect_urls
+        self._announced: tuple[Endpoint, ...] = ()
+        self._updates: ReceiverCore | None = None
         self._username = parsed.username if self.options.username is None else self.options.username
         self._password = parsed.password if self.options.password is None else self.options.password
         self.state = ConnectionState.CLOSED
@@ -194,6 +205,8 @@ class ConnectionCore:
         self.wire.receive(data)
         for session in self.sessions:
             session.after_input()
+        if self._updates is not None:
+            self._take_updates(self._updates)
         if self.wire.failure is not None:
             self.driver.disconnect()
             self._lost(self.wire.failure)
@@ -263,6 +276,30 @@ class ConnectionCore:
             self.driver.disconnect()
             raise
         self.state = ConnectionState.OPEN
+        if self.options.failover_updates:
+            await self._follow()
+
+    async def _follow(self) -> None:
+        """Listen to the addresses that the broker announces, if it does."""
+        session = await self.session(None, is_transactional=False)
+        try:
+            self._updates = await session.receiver(_ANNOUNCEMENTS, _MAX_UPDATES)
+        except NotFound:
+            await session.close(None)
+
+    def _take_updates(self, receiver: ReceiverCore) -> None:
+        """Use the addresses that were announced last, in place of those before.
+
+        A connection that is encrypted stays so: others would send the password in clear.
+        """
+        while (message := receiver.try_fetch()) is not None:
+            found: list[Endpoint] = []
+            for url in message.properties.get(_FAILOVER) or ():
+                with contextlib.suppress(UrlError):
+                    found.extend(parse_url(str(url)).endpoints)
+            is_encrypted = self.endpoint is not None and self.endpoint.is_encrypted
+            usable = [each for each in found if each.is_encrypted or not is_encrypted]
+            self._announced = tuple(dict.fromkeys(usable))[:_MAX_ANNOUNCED]
 
     async def _connect(self) -> None:
         """Try all endpoints, repeatedly if the options request it."""
@@ -271,7 +308,7 @@ class ConnectionCore:
         interval, rounds = options.reconnect_interval_min, 0
         while True:
             reasons = []
-            for endpoint in self._endpoints:
+            for endpoint in dict.fromkeys(self._configured + self._announced):
                 try:
                     return await self._connect_to(endpoint)
                 except AuthenticationError:
@@ -398,6 +435,7 @@ class ConnectionCore:
             await self._close_wire(deadline)
         finally:
             self.state = ConnectionState.CLOSED
+            self._updates = None
             self.driver.disconnect()
             self.sessions.clear()
             self.driver.changed()

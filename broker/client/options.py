@@ -134,6 +134,7 @@ class ConnectionOptions:
         reconnect_interval_min, reconnect_interval_max: seconds between two rounds of attempts: the interval doubles
             from the minimum to the maximum.
         reconnect_urls: further endpoints to try after those of the URL.
+        failover_updates: whether to try, too, those that the broker announces (the exchange `amq.failover`).
         transport: `tcp`, or `ssl` for connections with TLS; the URL's transport takes precedence.
         ssl_certificate: file with the client's certificate, in PEM format; None for none.
         ssl_key: file with its private key; None if it is in the same file.
@@ -160,6 +161,7 @@ class ConnectionOptions:
     reconnect_interval_min: float = 0.1
     reconnect_interval_max: float = 2.0
     reconnect_urls: tuple[Endpoint, ...] = ()
+    failover_updates: bool = False
     transport: str = "tcp"
     ssl_certificate: str | None = None
     ssl_key: str | None = None
@@ -258,6 +260,7 @@ TABLE: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {
     "reconnect_interval_min": (("reconnect_interval_min",), _seconds),
     "reconnect_interval_max": (("reconnect_interval_max",), _seconds),
     "reconnect_urls": (("reconnect_urls",), _endpoints),
+    "failover_updates": (("failover_updates",), _boolean),
     "transport": (("transport",), _transport),
     "ssl_certificate": (("ssl_certificate",), _never(_text)),
     "ssl_certfile": (("ssl_certificate",), _never(_text)),

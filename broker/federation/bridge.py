@@ -354,7 +354,7 @@ class Announcer:
             self.announced[wanted], self._keys[key] = key, wanted
             self._send(BIND, key, wanted, f"{tags},{link.tag}" if tags else link.tag)
         elif tags is None and (wanted in self.announced or wanted in self._before):
-            key = self.announced.pop(wanted, "") or self._before[wanted]
+            key = self.announced.pop(wanted) if wanted in self.announced else self._before[wanted]
             self._keys.pop(key, None)
             self._send(UNBIND, key, wanted, link.tag)
         self._before.pop(wanted, None)

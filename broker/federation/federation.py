@@ -34,8 +34,9 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.events import BrokerLinkDown, BrokerLinkUp
+from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
-from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection
+from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.broker.protocols.machine import Host, Machine, Peer
 from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import ClientMechanism
@@ -61,6 +62,7 @@ MAX_CHANNEL: Final = 32_000
 DYNAMIC_TYPES: Final = ("direct", "topic", "fanout", "headers")
 
 _MAX_NAME: Final = 255  # bytes
+_HOSTS_CHANNEL: Final = 1
 
 
 class LinkSettings(NamedTuple):
@@ -103,6 +105,7 @@ class FederatedLink:
         self.bridges: dict[str, Bridge] = {}
         self.connection: LinkConnection | None = None
         self.number: int | None = None
+        self._hosts = _Hosts(self)
         interval = self.broker.settings.link_maintenance_seconds
         self.link = Link(self, settings.remote, federation.network, federation.call_later, interval)
 
@@ -156,9 +159,14 @@ class FederatedLink:
     def link_opened(self, connection: LinkConnection, known_hosts: tuple[str, ...]) -> None:
         """As `LinkEnd.link_opened`."""
         self.connection = connection
-        self.link.learn(remote for url in known_hosts for remote in remotes_in(url))
+        self.link_told(known_hosts)
         self.link.opened()
         self.visit()
+        self._hosts.listen(connection)
+
+    def link_told(self, known_hosts: tuple[str, ...]) -> None:
+        """As `LinkEnd.link_told`."""
+        self.link.learn(remote for url in known_hosts for remote in remotes_in(url))
 
     def link_refused(self, reason: str) -> None:
         """As `LinkEnd.link_refused`."""
@@ -181,7 +189,36 @@ class FederatedLink:
     def free_channel(self) -> int:
         """A channel for a new bridge."""
         used = {bridge.channel for bridge in self.bridges.values()}
-        return next(channel for channel in range(1, MAX_CHANNEL) if channel not in used)
+        return next(channel for channel in range(_HOSTS_CHANNEL + 1, MAX_CHANNEL) if channel not in used)
+
+
+class _Hosts:
+    """Has the other broker of a link announce its addresses whenever they change, if it can: a session of the link."""
+
+    def __init__(self, link: FederatedLink) -> None:
+        self._link = link
+
+    def listen(self, connection: LinkConnection) -> None:
+        """Begin."""
+        if FAILOVER in connection.virtual_host.exchanges:
+            name = f"qpid.failover_{self._link.name}_{self._link.tag}".encode()
+            session = LinkSession(name, connection, self._link.creator, FAILOVER, self, 0, hears_of_hosts=True)
+            connection.begin_session(session, _HOSTS_CHANNEL)
+
+    def session_attached(self, session: LinkSession) -> None:
+        """As `SessionOwner.session_attached`."""
+        queue = session.name.decode()[:_MAX_NAME]
+        session.send("queue.declare", queue=queue, exclusive=True, auto_delete=True)
+        session.send("exchange.bind", queue=queue, exchange=FAILOVER, binding_key="")
+        session.send("message.subscribe", queue=queue, destination=FAILOVER, accept_mode=1, acquire_mode=0)
+        session.send("message.set-flow-mode", destination=FAILOVER, flow_mode=1)
+        session.send("message.flow", destination=FAILOVER, unit=0, value=10)
+        session.send("message.flow", destination=FAILOVER, unit=1, value=UNLIMITED)
+
+    def session_ended(self, session: LinkSession, reason: str) -> None:  # noqa: ARG002
+        """As `SessionOwner.session_ended`."""
+        if reason:
+            _LOG.debug('Link "%s": changed addresses of the other broker are not known: %s', self._link.name, reason)
 
 
 class Federation:

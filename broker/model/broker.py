@@ -74,6 +74,7 @@ class Broker:
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         federation_tag: its name in a federation; empty until the server has set it.
+        known_hosts: a URL with the addresses that are announced to clients; empty for none.
         authorization: checks operations.
         configuration: policies, permissions, parameters and other records that are set while the broker runs.
         parameters: what components are configured with while the broker runs.
@@ -127,6 +128,7 @@ class Broker:
         self.started_at, self.started = clock(), monotonic()
         self.has_timestamps = settings.enable_timestamp
         self.federation_tag = settings.federation_tag or ""
+        self.known_hosts = settings.known_hosts
         self.arguments = ArgumentCheck()
         self.hosts: dict[str, VirtualHost] = {}
         self.policies = Policies(self.configuration, self.hosts, self.queue_factory)

@@ -31,6 +31,7 @@ from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.failover import KnownHosts
 from qstore.broker.model.heap import Heap
 from qstore.broker.model.memory import MemoryCeiling
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
@@ -83,6 +84,7 @@ class Server:
         work: slow work for the clients.
         outgoing: connects links to other brokers.
         federation: these links, and the routes over them.
+        known_hosts: the addresses that are announced to clients.
         direct: connects the broker to itself.
         shovels: the shovels.
         upstreams: the links of federated exchanges and queues.
@@ -115,6 +117,7 @@ class Server:
         self.upstreams = Upstreams(broker, peers, self.loop.call_soon, self.loop.call_later)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
+        self.known_hosts = KnownHosts(broker, new_transfer)
         self.agent: Agent | None = None
         identity = Identity.of(settings.data_directory)
         if settings.federation_tag is None:

@@ -40,7 +40,7 @@ from qstore.broker.process.held_files import (
 from qstore.broker.process.modules import ModuleError
 from qstore.broker.process.option_table import OptionError
 from qstore.broker.process.options import Values, help_text
-from qstore.broker.process.plan import StartPlan, has_lost_log, make_plan, settings_of, start_logging
+from qstore.broker.process.plan import StartPlan, has_lost_log, known_hosts_of, make_plan, settings_of, start_logging
 from qstore.broker.process.runner import LoadedModule, Runner, StartError
 from qstore.formats.wording import printable
 
@@ -170,6 +170,7 @@ def _run_broker(plan: StartPlan, child: daemon.Child | None) -> int:
                 settings, module, __version__, pid_directory, report.ready, log,
                 build=kind_of_modules(), configuration=plan.configuration,
                 watchdog_seconds=plan.values.number("watchdog-interval"),
+                known_hosts=lambda: known_hosts_of(plan.again().values),
             ).run()  # fmt: skip
         except StartError as error:
             _LOG.critical("%s%s", _CANNOT_START, error)

@@ -7,8 +7,9 @@ modules that the sources name are loaded, and with them all options are known. T
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ class StartPlan:
         module_values: the values given for the store's options.
         warnings: for the log, one line each.
         configuration: path of the configuration file; empty if there is none.
+        again: makes the plan again, as the configuration file is then. Raises as `make_plan`.
     """
 
     values: Values
@@ -52,6 +54,7 @@ class StartPlan:
     module_values: Mapping[str, str]
     warnings: Sequence[str]
     configuration: str
+    again: Callable[[], StartPlan]
 
     @property
     def is_daemon(self) -> bool:
@@ -88,7 +91,8 @@ def make_plan(arguments: Sequence[str], variables: Mapping[str, str]) -> StartPl
     _tls(values)
     module_values = {} if added is None else added.given(options.given)
     warnings = [*options.warnings, *found.warnings]
-    return StartPlan(values, table, module, module_values, warnings, sources.file.path)
+    again = partial(make_plan, arguments, variables)
+    return StartPlan(values, table, module, module_values, warnings, sources.file.path, again)
 
 
 def _check_rules(values: Values) -> None:
@@ -244,7 +248,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         rabbitmq_version=values.text("rabbitmq-version") or "",
         link_maintenance_seconds=max(_MIN_MAINTENANCE, values.seconds("link-maintenance-interval")),
         link_heartbeat_seconds=ceil(values.seconds("link-heartbeat-interval")),
-        known_hosts=_known_hosts(values.text("known-hosts-url")),
+        known_hosts=known_hosts_of(values),
         management=values.switch("mgmt-enable"),
         management_publish=values.switch("mgmt-publish"),
         management_version_1=values.switch("mgmt-qmf1"),
@@ -263,8 +267,9 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
     )
 
 
-def _known_hosts(url: str | None) -> str:
+def known_hosts_of(values: Values) -> str:
     """The URL for clients; empty for none. Raises OptionError."""
+    url = values.text("known-hosts-url")
     if url is None or url == "none":
         return ""
     if not remotes_in(url):

@@ -34,6 +34,8 @@ from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
 from qstore.broker.process.held_files import PidFile
 from qstore.broker.process.helper import Helper, console_command
+from qstore.broker.process.modules import ModuleError
+from qstore.broker.process.option_table import OptionError
 from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.service_manager import StartReport
 from qstore.broker.process.telemetry import Telemetry, TelemetryError
@@ -78,6 +80,7 @@ class Runner:
         build: the description of the build.
         configuration: path of the configuration file; empty if there is none.
         watchdog_seconds: after how long a hanging event loop is killed; 0: never.
+        known_hosts: reads the option `known-hosts-url` again. Raises OptionError or ModuleError.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class Runner:
         build: str = "",
         configuration: str = "",
         watchdog_seconds: float = 0.0,
+        known_hosts: Callable[[], str] | None = None,
     ) -> None:
+        self._known_hosts = known_hosts
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._log = pid_directory, ready, log
         self._build, self._configuration, self._watchdog_seconds = build, configuration, watchdog_seconds
@@ -251,7 +256,7 @@ class Runner:
         self._watchdog.start()
 
     def _reload(self) -> None:
-        """SIGHUP: reopen the log file, check the user file, and read the certificate again."""
+        """SIGHUP: reopen the log file, check the user file, and read the certificate and the known hosts again."""
         reloaded: list[str] = []
         try:
             self._log.reopen()
@@ -278,6 +283,12 @@ class Runner:
             except TlsConfigurationError as error:
                 _SECURITY_LOG.error("%s; the previous certificate stays in use", error)
             _SECURITY_LOG.notice("Failed logins since the start: %d", self._server.authentication.failures)
+            if self._known_hosts is not None:
+                try:
+                    self._server.known_hosts.announce(self._known_hosts())
+                    reloaded.append("the known hosts")
+                except (OptionError, ModuleError) as error:
+                    _LOG.error("%s; the known hosts stay as they are", error)
         what = " and ".join(filter(None, (", ".join(reloaded[:-1]), *reloaded[-1:]))) or "nothing"
         _LOG.notice("Reloaded %s; changes of other options need a restart", what)
 

@@ -25,6 +25,7 @@ from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.delayed import DELAYED, delayed_type
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange, Receiver
+from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.exchanges.fanout import FanoutExchange
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.replication import ReplicationExchange
@@ -60,7 +61,7 @@ HEADERS_NAMES: Final = ("amq.match", "amq.headers")
 MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic", "qpid.management")
 
 #: Exchanges that clients cannot delete.
-PROTECTED_EXCHANGES: Final = frozenset({*STANDARD_EXCHANGES, *MANAGEMENT_EXCHANGES})
+PROTECTED_EXCHANGES: Final = frozenset({*STANDARD_EXCHANGES, *MANAGEMENT_EXCHANGES, FAILOVER})
 
 
 def exchange_type(type_name: str, arguments: TypedMap = EMPTY_MAP) -> type[Exchange]:

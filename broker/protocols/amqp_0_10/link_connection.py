@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from qstore.broker.model.errors import ModelError, NotAllowedError
+from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.run import RunEntry
@@ -26,6 +27,7 @@ from qstore.broker.model.settlement import Settled, accept
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS
+from qstore.broker.protocols.amqp_0_10.message import header_value
 from qstore.broker.protocols.amqp_0_10.server_connection import SWEEPS, Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import State
@@ -35,6 +37,7 @@ from qstore.broker.protocols.machine import Host, Peer
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.commands import BY_NAME, decode_command
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.values import TypedArray
 
 
 def _codes(*names: str) -> frozenset[bytes]:
@@ -44,8 +47,16 @@ def _codes(*names: str) -> frozenset[bytes]:
 _SETTLEMENTS: Final = _codes("message.accept", "message.reject", "message.release")
 _ANSWERS: Final = _codes("execution.sync", "execution.result", "execution.exception")
 _FRAME_BYTES: Final = 65_535
+_MAX_HOSTS: Final = 64
 _NO_SYNC: Final = -2
 _SYNC_DUE: Final = -1
+
+
+def known_hosts_in(header: bytes) -> tuple[str, ...]:
+    """The URLs in the header segment of a message of the exchange `amq.failover`."""
+    found = header_value(header, FAILOVER)
+    values = found.value.values if found is not None and isinstance(found.value, TypedArray) else ()
+    return tuple(each for each in values[:_MAX_HOSTS] if isinstance(each, str))
 
 
 class LinkEnd(Protocol):
@@ -56,6 +67,9 @@ class LinkEnd(Protocol):
 
     def link_refused(self, reason: str) -> None:
         """The other broker has refused the login, or none is possible."""
+
+    def link_told(self, known_hosts: tuple[str, ...]) -> None:
+        """The other broker is known at these addresses now."""
 
 
 class SessionOwner(Protocol):
@@ -78,12 +92,14 @@ class LinkSession(ServerSession):
         destination: the exchange to which the other broker may send messages; None if it sends none.
         owner: hears of its life.
         batch: how many messages are accepted together, sooner if no more are under way; 0 if they need no acceptance.
+        hears_of_hosts: whether the messages that come are those of the exchange `amq.failover`.
 
     Attributes:
+        hears_of_hosts: as above.
         reason: why the session has ended, or will soon; empty if nobody has given a reason.
     """
 
-    __slots__ = ("_destination", "_owner", "_sync_key", "_sync_number", "reason")
+    __slots__ = ("_destination", "_owner", "_sync_key", "_sync_number", "hears_of_hosts", "reason")
 
     def __init__(
         self,
@@ -93,8 +109,11 @@ class LinkSession(ServerSession):
         destination: str | None,
         owner: SessionOwner,
         batch: int,
+        *,
+        hears_of_hosts: bool = False,
     ) -> None:
         super().__init__(name, user, connection.broker, connection.virtual_host)
+        self.hears_of_hosts = hears_of_hosts
         self._destination, self._owner = destination, owner
         self.accept_batch = batch
         self.reason = ""
@@ -328,7 +347,10 @@ class LinkConnection(ServerConnection):
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """As `ServerConnection.command`."""
         session = self.sessions.get(channel)
-        if isinstance(session, LinkSession) and not session.is_failed and not session.permits(payload):
-            session.fail_command(session.received, payload, NotAllowedError("a link does not take this command"))
-            return
+        if isinstance(session, LinkSession) and not session.is_failed:
+            if not session.permits(payload):
+                session.fail_command(session.received, payload, NotAllowedError("a link does not take this command"))
+                return
+            if session.hears_of_hosts and header is not None:
+                self._end.link_told(known_hosts_in(header))
         super().command(channel, payload, header, body)

@@ -281,6 +281,16 @@ class TransferMessage(NativeMessage):
 # ---- header segments ----
 
 
+def header_value(header: bytes, name: str) -> TypedValue | None:
+    """An application header in a header segment; None if it is not there, or nothing can be decoded."""
+    try:
+        at = find_struct(header, _MESSAGE)
+        headers = None if at is None else decode_struct(MESSAGE_PROPERTIES, header, *at)["application_headers"]
+    except Amqp010Error:
+        return None
+    return None if headers is None else headers.get(name)
+
+
 def split_header(header: bytes) -> tuple[bytes, bytes]:
     """Split a header segment into its delivery-properties, empty if absent, and the other structs.
 

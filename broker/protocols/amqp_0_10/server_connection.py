@@ -246,7 +246,7 @@ class ServerConnection(BrokerConnection):
             why = f"no such virtual host; the client is connected to {DEFAULT_HOST}; see --virtual-hosts"
             broker.arguments.field_ignored(f"Client {self.peer}", "virtual-host", name, why)
         self.phase = Phase.OPEN
-        known_hosts = (broker.settings.known_hosts,) if broker.settings.known_hosts else None
+        known_hosts = (broker.known_hosts,) if broker.known_hosts else None
         self.send_control("connection.open-ok", known_hosts=known_hosts)
         self.announce()
 

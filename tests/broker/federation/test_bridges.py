@@ -10,9 +10,11 @@ from qstore.broker.federation.bridge import BridgeSettings
 from qstore.broker.federation.federation import LinkSettings
 from qstore.broker.federation.link import Link, LinkState, Remote, RemoteLogin, remotes_in
 from qstore.broker.model.caller import BROKER
+from qstore.broker.model.exchanges.failover import KnownHosts
 from qstore.broker.model.queues.limits import TRACE
 from qstore.broker.protocols.amqp_0_10.connection import control_frame
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
@@ -263,6 +265,26 @@ def test_a_link_learns_the_addresses_that_the_other_broker_announces() -> None:
     assert linked.federations[0].links["link-0-1"].link.learned == (Remote("one", 5672), Remote("two", 5671, "ssl"))
 
 
+def test_a_link_learns_addresses_that_change() -> None:
+    linked = Linked("near", "far")
+    _, announced = (KnownHosts(world.broker, new_transfer) for world in linked.worlds)
+    linked.link(0, 1)
+    link = linked.federations[0].links["link-0-1"].link
+    assert link.learned == ()
+    announced.announce("amqp:tcp:one:5672,ssl:two:5671")
+    linked.rest()
+    assert link.learned == (Remote("one", 5672), Remote("two", 5671, "ssl"))
+    announced.announce("amqp:tcp:three:5672")
+    linked.rest()
+    assert link.learned == (Remote("three", 5672),)
+    linked.wires[-1].cut()
+    linked.pass_time()
+    assert link.state is LinkState.OPERATIONAL
+    announced.announce("amqp:tcp:four:5672")
+    linked.rest()
+    assert link.learned == (Remote("four", 5672),)
+
+
 # ---- what the other broker may do ----
 
 
@@ -461,6 +483,18 @@ def test_the_trace_has_the_names_of_the_brokers_that_were_passed() -> None:
     linked.rest()
     (entry,) = a.broker.default_host.queues["here"].entries()
     assert entry.message.header_text(TRACE) == "c,b"
+
+
+def test_a_binding_without_a_key_is_taken_back() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    linked.bridge(0, 1, "amq.fanout", "amq.fanout", dynamic=True)
+    client = queue(near, "here", "amq.fanout")
+    linked.rest()
+    assert len(keys(far, "amq.fanout")) == 1
+    client.command("exchange.unbind", queue="here", exchange="amq.fanout", binding_key="")
+    linked.rest()
+    assert keys(far, "amq.fanout") == []
 
 
 @pytest.mark.parametrize("match", ["all", "any"])
