@@ -276,7 +276,7 @@ class ConnectionCore:
             self.driver.disconnect()
             raise
         self.state = ConnectionState.OPEN
-        if self.options.failover_updates:
+        if self.options.failover_updates and self.options.protocol == AMQP_0_10:
             await self._follow()
 
     async def _follow(self) -> None:

@@ -134,7 +134,8 @@ class ConnectionOptions:
         reconnect_interval_min, reconnect_interval_max: seconds between two rounds of attempts: the interval doubles
             from the minimum to the maximum.
         reconnect_urls: further endpoints to try after those of the URL.
-        failover_updates: whether to try, too, those that the broker announces (the exchange `amq.failover`).
+        failover_updates: whether to try, too, those that the broker announces (the exchange
+            `amq.failover`); AMQP 0-10 only.
         transport: `tcp`, or `ssl` for connections with TLS; the URL's transport takes precedence.
         ssl_certificate: file with the client's certificate, in PEM format; None for none.
         ssl_key: file with its private key; None if it is in the same file.

@@ -34,7 +34,7 @@ def attributes(config: Runs, kind: str, name: str) -> str:
 
 def test_the_summary_counts(config: Runs, queue: str) -> None:
     lines = [line.strip() for line in config.lines()]
-    assert "Total Exchanges: 8" in lines
+    assert "Total Exchanges: 9" in lines
     assert "headers: 1" in lines
     (summary,) = config.json()
     assert summary["exchanges"]["topic"] == 3

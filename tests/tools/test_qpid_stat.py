@@ -83,7 +83,7 @@ def test_one_queue(stat: Runs) -> None:
 
 def test_the_broker(stat: Runs) -> None:
     text = stat.text("-g")
-    assert re.search(r"^  \d+s +<standalone> +2 +2 +8 +4$", text, re.MULTILINE)
+    assert re.search(r"^  \d+s +<standalone> +2 +2 +9 +4$", text, re.MULTILINE)
     assert re.search(r"^  persistent-enqueues +0 +0$", text, re.MULTILINE)
     (found,) = stat.json("-g")
     assert found["queueCount"] == 4

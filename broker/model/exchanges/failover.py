@@ -12,7 +12,7 @@ Source: qpidd, FailoverExchange.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from qstore.broker.log.logs import log_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.queue import Queue
 
 _LOG: Final = log_of("Broker")
 
@@ -50,6 +51,10 @@ class _Nothing:
 
     def check_transaction(self) -> None:
         """Nothing to check."""
+
+    def placed(self, message: Message) -> tuple[Message, Sequence[Queue]]:
+        """On no queue."""
+        return message, ()
 
     def receive(self, message: Message, put: Put, authorization: Authorization) -> bool:  # noqa: ARG002
         """Drop the message."""
