@@ -1454,7 +1454,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/settlement.py:_move": "declaration of the queue; CONSUME of who rejects",
     "model/topology/deletion.py:_move": "declaration of the queue; DELETE of who deletes",
     "model/topology/bindings.py:_offer_last": "BIND",
-    "model/exchanges/failover.py:announce": "nobody: bindings to the exchange are authorized, messages are the broker's",
+    "model/exchanges/failover.py:announce": "BIND: the messages are the broker's",
     "model/replication/replica.py:_enqueue": "PUBLISH to the queue",
     "model/replication/source.py:to_queue": "declaration of the queue",
     "model/replication/source.py:to_exchange": "declaration of the queue",
