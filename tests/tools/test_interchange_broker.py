@@ -18,9 +18,11 @@ from qstore.tools.interchange.broker import _Sending
 from tests.support.fixtures import StoreFixture
 from tests.support.forked import ROOT
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.running_broker import BrokerMaker, RunningBroker, one_broker
+from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker, one_broker
 from tests.tools.interchange_runs import bring, export, held, lines_of, of_kind, write_lines
 from tests.tools.test_interchange import simple_lines
+
+__all__ = ["make_broker"]
 
 broker = pytest.fixture(scope="module")(one_broker)
 
