@@ -345,10 +345,10 @@ def _amqp_reader(name: str) -> Callable[[bytes, int, int], tuple[Any, int]]:
 def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
     size, count = struct.unpack_from(">II", buffer, offset)
     end = offset + 4 + size
+    if size < 4 or count > _MAX_ARRAY or end > len(buffer):
+        raise QmfError("an array claims more values than it has", offset)
     if not count:
         return (), end
-    if count > _MAX_ARRAY or end > len(buffer):
-        raise QmfError("an array claims more values than it has", offset)
     kind, at, values = _type_with(buffer[offset + 8], offset), offset + 9, []
     for _ in range(count):
         value, at = decode(kind.name, buffer, at, depth + 1)

@@ -28,9 +28,10 @@ from qstore.formats.amqp_0_10.commands import (
     encode_result,
 )
 from qstore.formats.amqp_0_10.frames import COMMAND, HEADER, decode_frame, encode_frame
+from qstore.formats.amqp_0_10.maps import TooManyValuesError
 from qstore.formats.amqp_0_10.structs import MAX_PLANS, BranchId, FieldDecoder, PackedStruct, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import TABLE, Amqp010Error
-from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TypedMap, typed_map
 from tests.formats.amqp_0_10_specification import SpecifiedCommand, SpecifiedStruct, SpecifiedType, specification
 from tests.formats.amqp_0_10_values import BY_TYPE, RESULTS, fields_of
 from tests.support.coded import coded_array
@@ -319,6 +320,19 @@ def test_plain_python_values_are_taken() -> None:
     assert encode_command("dtx.end", xid=(1, b"a", b"b")) == encode_command("dtx.end", xid=BranchId(1, b"a", b"b"))
     start = encode_control("connection.start", mechanisms=["PLAIN", "ANONYMOUS"], locales=["en_US"])
     assert decode_control(start)[1]["mechanisms"] == ("PLAIN", "ANONYMOUS")
+
+
+def test_controls_have_a_limit_of_values() -> None:
+    few = typed_map({str(n): n for n in range(MAX_VALUES)})
+    assert decode_control(encode_control("connection.start-ok", client_properties=few))[1]["client_properties"] == few
+    many = encode_control(
+        "connection.start-ok", client_properties=typed_map({str(n): n for n in range(MAX_VALUES + 1)})
+    )
+    with pytest.raises(TooManyValuesError):
+        decode_control(many)
+    for end in (MAX_VALUES + 1, len(many) - 1):
+        with pytest.raises(Amqp010Error):
+            decode_control(many[:end])
 
 
 def test_names_that_are_not_utf8_come_back() -> None:

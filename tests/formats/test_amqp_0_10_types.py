@@ -26,7 +26,16 @@ from qstore.formats.amqp_0_10.maps import (
 )
 from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, Amqp010Error, code_of, wire_type_of
 from qstore.formats.plain import plain_bytes, plain_map, plain_typed_value
-from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
+from qstore.formats.values import (
+    EMPTY_MAP,
+    TYPES,
+    TypedArray,
+    TypedMap,
+    TypedValue,
+    UntypedValueError,
+    typed_map,
+    typed_value,
+)
 from tests.formats.plain_tables import decode_plain_map, map_types
 from tests.support.coded import NESTED, amount_of, coded, coded_array
 from tests.support.profiles import examples
@@ -367,3 +376,57 @@ def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> Non
     if amount:
         with pytest.raises(TooManyValuesError):
             check_amount(BY_NAME["map"], raw, 0, len(raw), amount - 1)
+
+
+@pytest.mark.parametrize(
+    ("array", "amount"),
+    [
+        (coded_array(0x11, (1, 2)), 2),
+        (coded_array(0xA8, (TypedMap(bare=True), typed_map({"a": 1, "b": (2, 3)}))), 6),
+        (coded_array(0xA9, ((), (coded(0xF0, None), coded(0xF0, None)))), 4),
+        (coded_array(0xAA, (coded_array(0x01, (1, 2, 3)), coded_array(0x85, ("a",)))), 6),
+    ],
+)
+def test_values_of_arrays_are_counted(array: TypedArray, amount: int) -> None:
+    raw = encode_value(BY_NAME["array"], array)
+    assert check_amount(BY_NAME["array"], raw, 0, len(raw), amount) == 0
+    with pytest.raises(TooManyValuesError):
+        check_amount(BY_NAME["array"], raw, 0, len(raw), amount - 1)
+
+
+def test_a_count_of_more_values_than_there_are_is_refused() -> None:
+    for name, raw in (("list", "00000005 00000002 f0"), ("map", "00000007 00000002 0161 f0")):
+        data = bytes.fromhex(raw)
+        with pytest.raises(Amqp010Error):
+            check_amount(BY_NAME[name], data, 0, len(data), 100)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner: coded(0xA8, TypedMap((("k", inner),))),
+        lambda inner: coded(0xA9, (inner,)),
+        lambda inner: TypedValue(TYPES["array"], TypedArray(inner.type, (inner.value,))),
+    ],
+)
+def test_values_that_are_nested_too_deep_cannot_be_written(wrap: Callable[[TypedValue], TypedValue]) -> None:
+    value = coded(0xA9, ())
+    for _ in range(MAX_DEPTH - 2):
+        value = wrap(value)
+    assert decode_map(encode_map(TypedMap((("x", value),)))) == TypedMap((("x", value),))
+    for _ in range(2):
+        value = wrap(value)
+    with pytest.raises(Amqp010Error, match="nested more than"):
+        encode_map(TypedMap((("x", value),)))
+
+
+def test_short_text_that_is_not_utf8_is_hex() -> None:
+    raw = encode_map(TypedMap((("x", coded(0x85, "ab")),))).replace(b"ab", b"\xff\xfe")
+    assert decode_plain_map(raw)[0] == {"x": "fffe"}
+
+
+def test_only_types_have_codes() -> None:
+    assert {code_of(name) for name in ("0x03", "uint8", "map")} == {0x03, 0x02, 0xA8}
+    for name in ("nothing", "0x100"):
+        with pytest.raises(Amqp010Error, match="no type code"):
+            code_of(name)

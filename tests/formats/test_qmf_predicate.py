@@ -43,6 +43,8 @@ OBJECT = {
         (["eq", "altExchange", ["quote", "org.apache.qpid.broker:exchange:amq.fanout"]], True),
         (["exists", "rate"], True),
         (["exists", ["quote", "absent"]], False),
+        (["exists", ["unquote", "rate"]], True),
+        (["lt", "altExchange", "name"], False),  # an object id has no order
         (["re_match", "name", ["quote", "^ord.*s$"]], True),
         (["re_match", "name", ["quote", "^x"]], False),
         (["re_match", "msgDepth", ["quote", "1"]], False),
@@ -67,7 +69,9 @@ def test_a_condition_holds_or_not(condition: object, expected: bool) -> None:
     [
         None, "eq", 3, [], [3], ["eq"], ["eq", "a"], ["eq", 1, 2, 3], ["nonsense", 1], ["exists"], ["exists", 3],
         ["and", "name"], ["and", 3], ["true", 1], ["eq", "a", ["quote"]], ["eq", "a", ["other", 1]],
-        ["eq", "a", ["unquote", 3]], ["re_match", "a", "b"], ["re_match", "a", ["quote", "["]], {"and": []},
+        ["eq", "a", ["unquote", 3]],
+        ["exists", ["quote", 3]], ["exists", ["unquote", "a", "b"]], ["re_match", "a", "b"],
+        ["re_match", "a", ["quote", "["]], {"and": []},
     ],
 )  # fmt: skip
 def test_invalid_condition_is_refused(condition: object) -> None:

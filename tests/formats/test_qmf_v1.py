@@ -101,6 +101,25 @@ def test_deep_and_large_values_are_refused() -> None:
         decode("array", b"\0\0\0\x09" + b"\xff\xff\xff\xff\x01" + bytes(4), 0)
     with pytest.raises(QmfError):
         decode("array", b"\0\0\0\x06\0\0\0\1\x05\0", 0)  # there is no type 5
+    nested = encode("array", (("uint8", 1),))
+    for _ in range(20):
+        nested = (5 + len(nested)).to_bytes(4) + b"\0\0\0\1\x16" + nested
+    with pytest.raises(QmfError, match="too deep"):
+        decode("array", nested, 0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "00000007 00000001 01 05 06",  # ends before its size
+        "00000005 00000001 01 05",  # ends after its size
+        "00000009 00000000 15",  # an empty one beyond the end
+        "00000000 00000000",  # no room for its count
+    ],
+)
+def test_arrays_that_do_not_have_their_size_are_refused(raw: str) -> None:
+    with pytest.raises(QmfError):
+        decode("array", bytes.fromhex(raw), 0)
 
 
 def test_object_ids() -> None:
