@@ -56,12 +56,13 @@ from qstore.broker.client.options import (
     parse_url,
 )
 from qstore.broker.client.session import SessionCore
+from qstore.broker.model.exchanges.failover import FAILOVER
+from qstore.broker.protocols.amqp_0_10.message import announced_hosts
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.broker.security.tls import tls_reason
 
-_FAILOVER: Final = "amq.failover"  # an exchange, and a header of its messages
-_ANNOUNCEMENTS: Final = f"{_FAILOVER}; {{link: {{reliability: unreliable}}}}"
+_ANNOUNCEMENTS: Final = f"{FAILOVER}; {{link: {{reliability: unreliable}}}}"
 _MAX_UPDATES: Final = 10  # messages prefetched
 _MAX_ANNOUNCED: Final = 64  # addresses
 
@@ -294,9 +295,12 @@ class ConnectionCore:
         """
         while (message := receiver.try_fetch()) is not None:
             found: list[Endpoint] = []
-            for url in message.properties.get(_FAILOVER) or ():
+            urls = announced_hosts(message.header)
+            if not urls:
+                continue
+            for url in urls:
                 with contextlib.suppress(UrlError):
-                    found.extend(parse_url(str(url)).endpoints)
+                    found.extend(parse_url(url).endpoints)
             is_encrypted = self.endpoint is not None and self.endpoint.is_encrypted
             usable = [each for each in found if each.is_encrypted or not is_encrypted]
             self._announced = tuple(dict.fromkeys(usable))[:_MAX_ANNOUNCED]

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from qstore.broker.client import Connection, Empty, Message, MessagingError
+from qstore.broker.management.console import Console
 from qstore.tools import qpid_receive, qpid_send
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
@@ -83,6 +84,24 @@ def test_nobody_else_can_announce_addresses(pair: tuple[RunningBroker, RunningBr
         assert hosts(session.receiver("amq.failover").fetch(timeout=PATIENCE_SECONDS).properties) == [announced(second)]
         with pytest.raises(MessagingError):
             session.invoke("exchange.delete", exchange="amq.failover")
+
+
+def test_a_client_does_not_follow_what_others_send_to_its_queue(
+    pair: tuple[RunningBroker, RunningBroker, Path],
+) -> None:
+    first, second, _ = pair
+    with Connection(url(first), failover_updates=True) as connection, Connection(url(first)) as other:
+        with Console(other) as console:
+            keys = [queue.key for queue in console.query("queue")]
+        names = [key for key in keys if not key.startswith("console.")]
+        forged = Message(properties={"amq.failover": ["amqp:tcp:192.0.2.1:5672"]})
+        sender = connection.session().sender("later; {create: always}")
+        for name in names:
+            other.session().sender(f"{name}; {{node: {{type: queue}}}}").send(forged)
+        sender.send(Message("what came before was handled"))
+        endpoints = connection._core._announced
+    assert names
+    assert [(each.host, each.port) for each in endpoints] == [("127.0.0.1", second.port)]
 
 
 @pytest.mark.parametrize("follows", [True, False])

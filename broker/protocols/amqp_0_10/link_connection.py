@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from qstore.broker.model.errors import ModelError, NotAllowedError
-from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.run import RunEntry
@@ -27,7 +26,7 @@ from qstore.broker.model.settlement import Settled, accept
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS
-from qstore.broker.protocols.amqp_0_10.message import header_value
+from qstore.broker.protocols.amqp_0_10.message import announced_hosts
 from qstore.broker.protocols.amqp_0_10.server_connection import SWEEPS, Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import State
@@ -37,7 +36,6 @@ from qstore.broker.protocols.machine import Host, Peer
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.commands import BY_NAME, decode_command
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
-from qstore.formats.values import TypedArray
 
 
 def _codes(*names: str) -> frozenset[bytes]:
@@ -47,16 +45,8 @@ def _codes(*names: str) -> frozenset[bytes]:
 _SETTLEMENTS: Final = _codes("message.accept", "message.reject", "message.release")
 _ANSWERS: Final = _codes("execution.sync", "execution.result", "execution.exception")
 _FRAME_BYTES: Final = 65_535
-_MAX_HOSTS: Final = 64
 _NO_SYNC: Final = -2
 _SYNC_DUE: Final = -1
-
-
-def known_hosts_in(header: bytes) -> tuple[str, ...]:
-    """The URLs in the header segment of a message of the exchange `amq.failover`."""
-    found = header_value(header, FAILOVER)
-    values = found.value.values if found is not None and isinstance(found.value, TypedArray) else ()
-    return tuple(each for each in values[:_MAX_HOSTS] if isinstance(each, str))
 
 
 class LinkEnd(Protocol):
@@ -351,6 +341,6 @@ class LinkConnection(ServerConnection):
             if not session.permits(payload):
                 session.fail_command(session.received, payload, NotAllowedError("a link does not take this command"))
                 return
-            if session.hears_of_hosts and header is not None:
-                self._end.link_told(known_hosts_in(header))
+            if session.hears_of_hosts and header is not None and (hosts := announced_hosts(header)):
+                self._end.link_told(hosts)
         super().command(channel, payload, header, body)

@@ -46,6 +46,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.message import Content, Handling, Message, NewMessage, Properties, ReplyAddress
 from qstore.broker.protocols.message import (
     CONTENT_TYPES,
@@ -80,7 +81,7 @@ from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import SizeField
-from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TypedMap, TypedValue, typed_value
+from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TypedArray, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for additions of the broker
@@ -98,6 +99,7 @@ _USER_ID: Final = 0x40  # in that of message-properties
 _CONTENT_LENGTH: Final = 0x01  # likewise; its 8 bytes are the first field
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
+_MAX_HOSTS: Final = 64
 _MAX_TTL: Final = (1 << 64) - 1
 _u32: Final = struct.Struct(">I").unpack_from
 _two_u32: Final = struct.Struct(">II").unpack_from
@@ -281,14 +283,22 @@ class TransferMessage(NativeMessage):
 # ---- header segments ----
 
 
-def header_value(header: bytes, name: str) -> TypedValue | None:
-    """An application header in a header segment; None if it is not there, or nothing can be decoded."""
+def announced_hosts(header: bytes) -> tuple[str, ...]:
+    """The URLs in the header segment of a message of the exchange `amq.failover`, 64 at most.
+
+    None are in a message that did not come from there: everybody may publish to the queue of a listener, by its name.
+    """
     try:
-        at = find_struct(header, _MESSAGE)
-        headers = None if at is None else decode_struct(MESSAGE_PROPERTIES, header, *at)["application_headers"]
+        delivery, message = find_struct(header, _DELIVERY), find_struct(header, _MESSAGE)
+        if delivery is None or message is None:
+            return ()
+        exchange = decode_struct(DELIVERY_PROPERTIES, header, *delivery)["exchange"]
+        headers = decode_struct(MESSAGE_PROPERTIES, header, *message)["application_headers"]
     except Amqp010Error:
-        return None
-    return None if headers is None else headers.get(name)
+        return ()
+    found = None if headers is None or exchange != FAILOVER else headers.get(FAILOVER)
+    values = found.value.values if found is not None and isinstance(found.value, TypedArray) else ()
+    return tuple(each for each in values[:_MAX_HOSTS] if isinstance(each, str))
 
 
 def split_header(header: bytes) -> tuple[bytes, bytes]:

@@ -285,6 +285,24 @@ def test_a_link_learns_addresses_that_change() -> None:
     assert link.learned == (Remote("four", 5672),)
 
 
+def test_a_link_learns_no_addresses_that_others_send_to_its_queue() -> None:
+    linked = Linked("near", "far")
+    far = linked.worlds[1]
+    KnownHosts(linked.worlds[0].broker, new_transfer)
+    KnownHosts(far.broker, new_transfer).announce("amqp:tcp:one:5672")
+    linked.link(0, 1)
+    linked.rest()
+    (name,) = [each for each in far.broker.default_host.queues if each.startswith("qpid.failover")]
+    forged = header(
+        {"application_headers": typed_map({"amq.failover": ["amqp:tcp:evil:5672"]})},
+        routing_key=name, exchange="amq.failover",
+    )  # fmt: skip
+    client = far.open_client(name=b"of evil")
+    client.command("message.transfer", header=forged, body=b"")
+    linked.rest()
+    assert linked.federations[0].links["link-0-1"].link.learned == (Remote("one", 5672),)
+
+
 # ---- what the other broker may do ----
 
 
