@@ -352,8 +352,12 @@ class Message(ABC):
         """
         return None
 
-    def stored_head(self) -> bytes:
-        """The stored data before the body of each message of a run, with this header at their end."""
+    def stored_head(self, body_size: int) -> bytes:
+        """The stored data before the body of each message of a run, with this header at their end.
+
+        Args:
+            body_size: bytes of each body, for a message whose header has no field for it; else of the largest.
+        """
         raise NotImplementedError(f"{self!r} is not of a run")
 
     @property

@@ -68,7 +68,7 @@ class MessageRun:
 
     def stored_head(self) -> tuple[bytes, SizeField | None]:
         """The stored data before each body, and the field in them that gives its size; None if all are the same."""
-        head = self.template.stored_head()
+        head = self.template.stored_head(self.bodies.largest)
         return head, None if self.field is None else self.field.moved(len(head) - self._header_size)
 
     def beginning(self, count: int) -> MessageRun:

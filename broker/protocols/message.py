@@ -84,7 +84,7 @@ class NativeMessage(Message):
             self._crc = crc
         return parts, size, self._crc
 
-    def stored_head(self) -> bytes:
+    def stored_head(self, body_size: int) -> bytes:  # noqa: ARG002 – a field of the header has it
         """As `Message.stored_head`."""
         head = self.head
         if head is None:

@@ -175,10 +175,18 @@ def encode_section(code: int, value: Value) -> bytes:
     return bytes((0, _SMALL_ULONG, code)) + encode_value(value)
 
 
+_SHORT_BINARY, _SHORT_STRING = 0xA0, 0xA1
+
+
 def data_section(size: int) -> bytes:
     """The bytes before the content of a data section."""
     head = bytes((0, _SMALL_ULONG, DATA))
-    return head + bytes((0xA0, size)) if size <= 0xFF else head + b"\xb0" + size.to_bytes(4, "big")
+    return head + bytes((_SHORT_BINARY, size)) if size <= 0xFF else head + b"\xb0" + size.to_bytes(4, "big")
+
+
+def section_head_size(data: bytes, at: int) -> int:
+    """How many bytes are before the bytes or text of the section that begins at a position: 5 or 8."""
+    return len(data_section(0)) if data[at + 3] in (_SHORT_BINARY, _SHORT_STRING) else len(data_section(1 << 16))
 
 
 def has_too_many_values(data: bytes, at: int, end: int) -> bool:

@@ -16,14 +16,17 @@ Source: the AMQP 1.0 specification as XML, part "transport", section 2.3 and 2.6
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from array import array
+from typing import Any, Final, NamedTuple, Protocol
 
 from qstore.broker.model.message import Content, IncomingContent
+from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
 from qstore.formats.amqp_1_0.composites import BY_CODE, Composite, FieldError, list_bounds, read_composite, read_fields
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, frame_body_at
-from qstore.formats.amqp_1_0.sections import has_too_many_values
+from qstore.formats.amqp_1_0.sections import has_too_many_values, section_head_size
 from qstore.formats.amqp_1_0.values import Amqp10Error
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import MAX_VALUES
 
 _unpack: Final = FRAME.unpack_from
@@ -32,6 +35,9 @@ _HEADER_BYTES: Final = len(AMQP_HEADER)
 _MAX_HANDLE: Final = (1 << 32) - 1
 _MAX_TRANSFER: Final = 1024  # bytes of the performative, which is kept with an incomplete message
 _MAX_TAG: Final = 32
+
+MAX_SKIPPED: Final = 64
+"""Messages that are read singly after others that were no run."""
 
 
 class FrameReceiver(Receiver, Protocol):
@@ -61,6 +67,23 @@ class FrameReceiver(Receiver, Protocol):
         Raises:
             ProtocolError: it is not valid now.
         """
+
+    def begin_run(self, channel: int, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> Any:
+        """A message may be the first of a run: several that differ only in their bodies, all of one size.
+
+        Args:
+            channel: its channel.
+            transfer: the fields of its transfer.
+            data: has the message.
+            begin: where it begins.
+            end: where it ends.
+
+        Returns:
+            What they have in common, an `Incoming`; None if there can be no run, and the message is taken by itself.
+        """
+
+    def transferred_run(self, incoming: Any, bodies: Bodies) -> int:
+        """Messages of a run were received. Returns how many were taken; none if the first must be taken by itself."""
 
     def transferred(self, channel: int, transfer: dict[str, Any], content: Content) -> None:
         """A message is complete.
@@ -138,6 +161,36 @@ def usual_transfer(data: bytes, at: int, end: int) -> tuple[dict[str, Any], int]
 _FLAGS: Final = ("settled", "more")
 
 
+def _count_alike(data: bytes, at: int, size: int, layout: _Layout, body_at: int, most: int) -> int:
+    """How many frames are like the first one, but for delivery-id, which ascends, delivery-tag and body.
+
+    Args:
+        data: has the frames.
+        at: where the first one begins.
+        size: of each.
+        layout: of each.
+        body_at: where the body begins in each, with the head of its section: that is alike.
+        most: how many there may be.
+    """
+    id_at, tag_at, rest_at, number = layout
+    before, tag = data[at : at + id_at], data[at + tag_at : at + tag_at + 2]
+    rest = data[at + rest_at : at + body_at + section_head_size(data, at + body_at)]
+    width, last = tag_at - id_at, (1 << 8 * (tag_at - id_at)) - 1
+    starts_with, place, count = data.startswith, at + size, 1
+    while count < most and number < last:
+        number += 1
+        if not (
+            starts_with(number.to_bytes(width, "big"), place + id_at)
+            and starts_with(before, place)
+            and starts_with(tag, place + tag_at)
+            and starts_with(rest, place + rest_at)
+        ):
+            break
+        place += size
+        count += 1
+    return count
+
+
 class _Partial(Partial):
     """An incomplete message."""
 
@@ -159,13 +212,61 @@ class _Partial(Partial):
         return self.content.size
 
 
+class Incoming(Protocol):
+    """What the messages of a run have in common.
+
+    Attributes:
+        body_at: where the body of the first one begins.
+        most: how many messages may come at most.
+    """
+
+    @property
+    def body_at(self) -> int:
+        """As above."""
+
+    @property
+    def most(self) -> int:
+        """As above."""
+
+
+class _Layout(NamedTuple):
+    """Where the parts of a transfer frame are, from its beginning on; see `_layout`."""
+
+    id_at: int
+    tag_at: int
+    rest_at: int
+    first_id: int
+
+
+def _layout(data: bytes, at: int, fields_at: int) -> _Layout | None:
+    """The layout of a usual transfer, whose delivery-id is encoded in a fixed size.
+
+    Args:
+        data: has its frame.
+        at: where that begins.
+        fields_at: where its list of fields begins.
+    """
+    place = fields_at + 3
+    place += _SIZES.get(data[place], 0) + 1  # the handle
+    width = _SIZES.get(data[place], 0)
+    tag_at = place + 1 + width
+    if not width or data[tag_at] != _BINARY8:
+        return None
+    first = int.from_bytes(data[place + 1 : tag_at], "big")
+    return _Layout(place + 1 - at, tag_at - at, tag_at + 2 + data[tag_at + 1] - at, first)
+
+
+_SIZES: Final = {_SMALL_UINT: 1, _UINT: 4}
+
+
 class FrameAssembler(Assembler[FrameReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a message."""
 
-    __slots__ = ()
+    __slots__ = ("_skipped", "_to_skip")
 
     def __init__(self, receiver: FrameReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget, _HEADER_BYTES)
+        self._to_skip, self._skipped = 0, 1  # messages that are read singly after one that began no run
 
     def _take(self, data: bytes, at: int, end: int) -> int:
         receiver = self._receiver
@@ -182,6 +283,11 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
             receiver.empty_frame(kind)
             return following
         if data.startswith(_TRANSFER.head, begin) and not kind:
+            if size <= MAX_BODY and size <= self.max_body and end - at >= MIN_RUN * size:
+                taken = self._takes_run(data, at, begin, following, end, channel)
+                if taken:
+                    following += (taken - 1) * size
+                    return following
             return following if self._takes_transfer(data, begin, following, channel) else 0
         if following - begin > MAX_VALUES and has_too_many_values(data, begin, following):
             raise FieldError(f"a performative with more than {MAX_VALUES:,} values", begin)
@@ -192,6 +298,50 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
             raise Amqp10Error(f"{performative.name} ends {following - stop} bytes before its frame", stop)
         receiver.performative(kind, channel, performative)
         return following
+
+    def _takes_run(self, data: bytes, at: int, begin: int, following: int, end: int, channel: int) -> int:
+        """Process messages that differ only in their bodies, if one of these begins here. Returns how many."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return 0
+        fields_at, size = begin + len(_TRANSFER.head), following - at
+        if not data.startswith(data[at:fields_at], following):  # the next frame is of another size, or no transfer
+            return self._no_run()
+        usual = usual_transfer(data, fields_at, following)
+        if usual is None:
+            return self._no_run()
+        transfer, content_at = usual
+        key = key_of(channel, transfer["handle"])
+        if (
+            len(transfer["delivery_tag"]) > _MAX_TAG
+            or transfer["more"]
+            or key in self._partial
+            or key in self._dropping
+            or self._budget.waiting
+        ):
+            return self._no_run()
+        incoming: Incoming | None = self._receiver.begin_run(channel, transfer, data, content_at, following)
+        layout = None if incoming is None else _layout(data, at, fields_at)
+        if incoming is None or layout is None:
+            return self._no_run()
+        body_at = incoming.body_at
+        most = min((end - at) // size, incoming.most, MAX_RUN)
+        count = _count_alike(data, at, size, layout, body_at - at, most)
+        if count < MIN_RUN:
+            return self._no_run()
+        body = following - body_at
+        starts = array("I", range(body_at, body_at + (count + 1) * size, size)).tobytes()
+        taken: int = self._receiver.transferred_run(incoming, Bodies(data, 0, starts, size - body, body, body))
+        if not taken:
+            return self._no_run()
+        self._skipped = 1
+        self.messages += taken
+        self._note(following - content_at, taken)
+        return taken
+
+    def _no_run(self) -> int:
+        self._to_skip, self._skipped = self._skipped, min(2 * self._skipped, MAX_SKIPPED)
+        return 0
 
     def _takes_transfer(self, data: bytes, begin: int, end: int, channel: int) -> bool:
         """Process a frame with a transfer. Returns False if it has to wait for room."""

@@ -79,6 +79,7 @@ from qstore.formats.amqp_1_0.frames import (
 from qstore.formats.amqp_1_0.neutral import value_of
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.errors import FormatError
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import typed_value
 
 MAX_FRAME: Final = 131_072
@@ -817,6 +818,13 @@ class ClientConnection(Connection):
     def takes(self, channel: int, transfer: dict[str, Any], *, is_first: bool) -> bool:
         """As `FrameReceiver.takes`."""
         return self.phase is Phase.OPEN and self._session(channel, "transfer").takes(transfer, is_first=is_first)
+
+    def begin_run(self, channel: int, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> None:
+        """As `FrameReceiver.begin_run`: messages are taken singly."""
+
+    def transferred_run(self, incoming: Any, bodies: Bodies) -> int:  # noqa: ARG002
+        """As `FrameReceiver.transferred_run`: never called."""
+        return 0
 
     def transferred(self, channel: int, transfer: dict[str, Any], content: Content) -> None:
         """As `FrameReceiver.transferred`."""

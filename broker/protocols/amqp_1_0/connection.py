@@ -45,7 +45,7 @@ from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_1_0.assembly import FrameAssembler, link_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, condition_of, error_value
 from qstore.broker.protocols.amqp_1_0.publishing import Publishing
-from qstore.broker.protocols.amqp_1_0.session import Session
+from qstore.broker.protocols.amqp_1_0.session import IncomingRun, Session
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections
 from qstore.broker.protocols.connection import NORMAL, Phase
@@ -77,6 +77,7 @@ from qstore.formats.amqp_1_0.frames import (
 from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
+from qstore.formats.kernels.bodies import Bodies
 
 _LOG: Final = log_of("Protocol")
 
@@ -341,6 +342,19 @@ class ServerConnection(BrokerConnection):
             return False
         session = self._session(channel, "transfer")
         return session.is_open and self._guard(session, lambda: session.takes(transfer, is_first=is_first))
+
+    def begin_run(
+        self, channel: int, transfer: dict[str, Any], data: bytes, begin: int, end: int
+    ) -> IncomingRun | None:
+        """As `FrameReceiver.begin_run`."""
+        session = self.all_sessions.get(channel)
+        if session is None or not session.is_open or self.phase is not Phase.OPEN:
+            return None
+        return session.begin_run(transfer, data, begin, end)
+
+    def transferred_run(self, incoming: IncomingRun, bodies: Bodies) -> int:
+        """As `FrameReceiver.transferred_run`."""
+        return incoming.session.transferred_run(incoming, bodies)
 
     def transferred(self, channel: int, transfer: dict[str, Any], content: Content) -> None:
         """As `FrameReceiver.transferred`."""

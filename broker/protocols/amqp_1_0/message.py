@@ -70,6 +70,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value, plain_key
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, STR16, UINT32, VBIN16, Family, TypedMap, TypedValue
 
 MAX_HEADER: Final = 0xFFFF
@@ -181,8 +182,20 @@ class SectionMessage(NativeMessage):
         """As `NativeMessage.stored_begin`."""
         return records.encode_begin(ceil(self.expires_at * 1000), self.routed, self.size)
 
-    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – it is never of a run
-        """As `Message.head_in`."""
+    def stored_head(self, body_size: int) -> bytes:
+        """As `Message.stored_head`: all bodies of a run have the same size."""
+        return records.encode_begin(0, self.routed, len(self.header) + body_size) + self.header
+
+    def with_body(self, body: bytes, field: SizeField | None) -> SectionMessage:
+        """As `Message.with_body`."""
+        assert field is None
+        return SectionMessage(
+            self.header, body, self.sections, self.exchange, self.routing_key, self.routed, self.fields, self.handling,
+            0.0,
+        )  # fmt: skip
+
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002
+        """As `Message.head_in`: messages that are read back are read singly."""
         return None
 
     # ---- delivered ----
@@ -363,13 +376,20 @@ def _reply_address(address: object) -> ReplyAddress | None:
     return ReplyAddress("", node.name) if node.kind is NodeKind.QUEUE else ReplyAddress(node.name, node.key or "")
 
 
-def is_data(content: bytes, at: int) -> bool:
-    """Whether from a position to its end there is one data section."""
-    size = len(content) - at
-    if size > _LARGE_HEAD + _MAX_SMALL:
-        return _is_large_data(content, at, len(content))
-    size -= _SMALL_HEAD
-    return 0 <= size <= _MAX_SMALL and content.startswith(data_section(size), at)
+def is_one_section(content: bytes, at: int) -> bool:
+    """Whether from a position to its end there is one section with bytes or text, as most messages have."""
+    size, head = len(content) - at, content[at : at + _KIND_BYTES]
+    if head in _SHORT_HEADS:
+        return size >= _SMALL_HEAD and content[at + _KIND_BYTES] == size - _SMALL_HEAD
+    if head not in _LONG_HEADS or size < _LARGE_HEAD:
+        return False
+    return int.from_bytes(content[at + _KIND_BYTES : at + _LARGE_HEAD], "big") == size - _LARGE_HEAD
+
+
+_KIND_BYTES: Final = 4  # descriptor and type of a section
+_SHORT_HEADS: Final = frozenset((b"\0Su\xa0", b"\0Sw\xa0", b"\0Sw\xa1"))
+"""Those of a data section, and of an amqp-value that is a binary or a string, with sizes of one byte."""
+_LONG_HEADS: Final = frozenset((b"\0Su\xb0", b"\0Sw\xb0", b"\0Sw\xb1"))
 
 
 def _is_large_data(first: bytes, at: int, end: int) -> bool:

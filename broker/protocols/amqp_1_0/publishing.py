@@ -27,6 +27,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.message import Content, Handling, Message
+from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
 from qstore.broker.protocols.amqp_1_0.message import (
     NO_HEADER,
@@ -35,7 +36,7 @@ from qstore.broker.protocols.amqp_1_0.message import (
     delivery_time,
     expiry_of,
     fields_of,
-    is_data,
+    is_one_section,
     split_message,
 )
 from qstore.broker.protocols.publishing import PublishChecks
@@ -44,6 +45,7 @@ from qstore.formats.amqp_1_0.sections import NO_SECTIONS, Sections, has_too_many
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.amqp_1_0_messages import encode_routed
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import MAX_VALUES
 
 if TYPE_CHECKING:
@@ -97,7 +99,12 @@ class Publishing(PublishChecks):
             InvalidArgumentError: it has too many properties.
         """
         header = self._header
-        if header and isinstance(content, bytes) and content.startswith(header) and is_data(content, len(header)):
+        if (
+            header
+            and isinstance(content, bytes)
+            and content.startswith(header)
+            and is_one_section(content, len(header))
+        ):
             return self._message(header, content[len(header) :], self._sections, self._fields, 0.0, clock)
         header, body, sections = split_message(content)
         fields = fields_of(header, sections)
@@ -124,6 +131,26 @@ class Publishing(PublishChecks):
         expires_at = _end(fields, expiry, clock)
         return SectionMessage(header, body, sections, "", "", b"", fields, handling, expires_at)
 
+    def template(self, data: bytes, begin: int, end: int) -> SectionMessage | None:
+        """The last message but for its body, if another has the same sections before one of bytes or text; else None.
+
+        It is not addressed yet.
+
+        Args:
+            data: has the message.
+            begin: where it begins.
+            end: where it ends.
+        """
+        header = self._header
+        if not header or self._fields.ttl or not data.startswith(header, begin):
+            return None
+        if self._sections.annotations[1] and delivery_time(self._bodiless(header), 0.0):
+            return None
+        return self._bodiless(header) if is_one_section(data[begin:end], len(header)) else None
+
+    def _bodiless(self, header: bytes) -> SectionMessage:
+        return self._message(header, b"", self._sections, self._fields, 0.0, _no_time)
+
     def address(self, message: SectionMessage, exchange: str, routing_key: str) -> None:
         """Set where a message that was just read is published to. Raises InvalidArgumentError."""
         routed = self._routed.get((exchange, routing_key))
@@ -138,12 +165,42 @@ class Publishing(PublishChecks):
         message.exchange, message.routing_key, message.routed = exchange, routing_key, routed
 
 
+def _no_time() -> float:
+    """The clock for a message without a ttl."""
+    return 0.0
+
+
 def _end(fields: HeaderFields, expiry: float, clock: Callable[[], float]) -> float:
     """When a message expires; 0.0 for never. A ttl of 0 is none, as in qpidd."""
     if not fields.ttl:
         return expiry
     end = clock() + fields.ttl / 1000
     return min(end, expiry) if expiry else end
+
+
+def publish_run(session: Session, node: Node, template: SectionMessage, bodies: Bodies) -> int:
+    """Publish messages of one link that differ only in their bodies, all of one size.
+
+    Args:
+        session: the session.
+        node: the target of the link.
+        template: has all that they have in common (`Publishing.template`).
+        bodies: their bodies.
+
+    Returns:
+        How many were published; if it is 0, the first must be published by itself.
+    """
+    broker, publishing = session.broker, session.connection.publishing
+    if node.kind is NodeKind.QUEUE:
+        publishing.address(template, "", node.name)
+    elif node.key is not None:
+        publishing.address(template, node.name, node.key)
+    else:
+        publishing.address(template, node.name, template.section_properties().get("subject") or "")
+    exchange = session.virtual_host.exchanges.get(template.exchange)
+    if exchange is None or exchange.is_internal or (publishing.has_rare and not publishing.covers(template)):
+        return 0
+    return broker.router.publish_run(MessageRun(template, bodies, None, len(template.header)), exchange)
 
 
 def publish(

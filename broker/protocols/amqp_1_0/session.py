@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import BROKER
@@ -72,8 +72,8 @@ from qstore.broker.protocols.amqp_1_0.links import (
     has_foreign_annotations,
 )
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
-from qstore.broker.protocols.amqp_1_0.message import mentions_delivery
-from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, mentions_delivery
+from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish, publish_run
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
     Transactions,
@@ -89,6 +89,7 @@ from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
 from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
+from qstore.formats.kernels.bodies import Bodies
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
@@ -629,6 +630,46 @@ class Session:
             text = "deliveries cannot be resumed"
             self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
 
+    def begin_run(self, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> IncomingRun | None:
+        """As `FrameReceiver.begin_run`."""
+        link = self.links.get(transfer["handle"])
+        if not isinstance(link, IncomingLink) or link.node is None or link.is_control or link.is_management:
+            return None
+        if transfer["delivery_id"] != self._next_id or transfer.get("message_format"):
+            return None
+        template = self.connection.publishing.template(data, begin, end)
+        if template is None:
+            return None
+        most = min(link.credit, self._incoming_window)
+        return IncomingRun(self, link, transfer, template, begin + len(template.header), most)
+
+    def transferred_run(self, incoming: IncomingRun, bodies: Bodies) -> int:
+        """As `FrameReceiver.transferred_run`: publish them, which gives them their numbers."""
+        link, transfer, template = incoming.link, incoming.transfer, incoming.template
+        assert link.node is not None
+        try:
+            count = publish_run(self, link.node, template, bodies)
+        except ModelError:
+            return 0  # the first is published by itself, and refused
+        if not count:
+            return 0
+        first = self.received
+        last, self.received = first + count - 1, first + count
+        self._next_incoming = (self._next_incoming + count) & MASK
+        self._incoming_window -= count
+        self._next_id = (self._next_id + count) & MASK
+        link.delivery_count = (link.delivery_count + count) & MASK
+        link.credit -= count
+        link.state = None
+        self._incoming[link] = None
+        self._offsets.add(first, transfer["delivery_id"])
+        if transfer.get("settled"):
+            self._presettled.add(first, last)
+        if self.broker.router.is_run_stored:
+            self.ledger.hold_run(first, last)
+        self.broker.tick.workers[self] = None
+        return count
+
     def transferred(self, transfer: dict[str, Any], content: Content, problem: ModelError | None = None) -> None:
         """Publish a message that is complete, which gives it its number; or refuse it, because of a problem."""
         link = self.links.get(transfer["handle"])
@@ -1077,6 +1118,24 @@ class Session:
                 left = DROPPED_AT_ONCE
             left -= COST_OF_DELETION
             self.disown(queue)
+
+
+class IncomingRun(NamedTuple):
+    """What the messages of a run have in common.
+
+    Attributes:
+        session, link: on which they come.
+        transfer: the fields of the first transfer.
+        template: the message, but for its body.
+        body_at, most: as in `Incoming`.
+    """
+
+    session: Session
+    link: IncomingLink
+    transfer: dict[str, Any]
+    template: SectionMessage
+    body_at: int
+    most: int
 
 
 class Offsets:
