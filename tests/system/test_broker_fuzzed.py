@@ -24,13 +24,16 @@ from click.testing import CliRunner
 
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.amqp_1_0.frames import AMQP_HEADER
 from qstore.tools.qstore_check import command as check_store
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.support.sections_peer import FrameWire
 from tests.system.broker_canary import Canary
-from tests.system.fuzzed_conversations import Conversation, Login, Named, damaged, named_in
+from tests.system.fuzzed_conversations import OWN_EXCHANGES, QUEUES, Conversation, Login, Named, damaged, named_in
+from tests.system.fuzzed_links import LINKS, SUBSCRIPTIONS, LinksConversation
 
 PEERS: Final = 6
 """Conversations at one time."""
@@ -172,6 +175,24 @@ def _converse(port: int, seed: str, tally: Tally) -> None:
     tally.add(len(content), named_in(content), hung_up=hung_up)
 
 
+def _converse_links(port: int, seed: str, tally: Tally) -> None:
+    """As `_converse`, over AMQP 1.0. What it may leave is known by name."""
+    source = random.Random(seed)
+    said = LinksConversation(source, source.choice((0.0, 0.05, 0.4)), source.randint(3, 60))
+    other = LinksConversation(source, 0.3, 10)
+    is_sound = source.random() < 0.4
+    content = b"".join(said.frames) if is_sound else damaged(source, said.frames, other.frames)
+    way = source.choice(_WAYS)
+    hung_up = True
+    try:
+        with RawConnection(port, receive_buffer=4096 if way is _without_reading else None) as connection:
+            hung_up = way(connection, content, source)
+    except (PeerGoneError, OSError):
+        pass
+    named = Named({*QUEUES, *SUBSCRIPTIONS, *LINKS, "nowhere"}, {*OWN_EXCHANGES, "nowhere"}, set(), len(said.frames), 0)
+    tally.add(len(content), named, hung_up=hung_up)
+
+
 # ---- what is left of them ----
 
 
@@ -233,8 +254,10 @@ def _defects(broker: RunningBroker) -> list[str]:
 class Fuzzing:
     """Rounds of conversations against one broker, each cleaned up and looked at."""
 
-    def __init__(self, broker: RunningBroker, seed: int) -> None:
-        self.broker, self.seed, self.tally = broker, seed, Tally()
+    def __init__(
+        self, broker: RunningBroker, seed: int, converse: Callable[[int, str, Tally], None] = _converse
+    ) -> None:
+        self.broker, self.seed, self.tally, self._converse = broker, seed, Tally(), converse
         self.canary = Canary(broker)
         self.canary.sing()
         self.sockets, self.files = self.descriptors()
@@ -247,7 +270,7 @@ class Fuzzing:
         self.rounds += 1
         with ThreadPoolExecutor(PEERS) as pool:
             running = [
-                pool.submit(_converse, port, f"{self.seed}/{number}/{each}", self.tally) for each in range(ROUND)
+                pool.submit(self._converse, port, f"{self.seed}/{number}/{each}", self.tally) for each in range(ROUND)
             ]
             for count, conversation in enumerate(running):
                 conversation.result()
@@ -301,9 +324,10 @@ def _start(make_broker: BrokerMaker) -> RunningBroker:
     return make_broker(*small, "--default-queue-limit", "5000000", "--log-enable", "warning+").start()
 
 
+@pytest.mark.parametrize("converse", [_converse, _converse_links], ids=["0-10", "1.0"])
 @pytest.mark.parametrize("seed", today(range(4), 1))
-def test_fuzzed_conversations(make_broker: BrokerMaker, seed: int) -> None:
-    fuzzing = Fuzzing(_start(make_broker), seed)
+def test_fuzzed_conversations(make_broker: BrokerMaker, seed: int, converse: Callable[[int, str, Tally], None]) -> None:
+    fuzzing = Fuzzing(_start(make_broker), seed, converse)
     for _ in range(4):
         fuzzing.round()
     fuzzing.end()
@@ -321,11 +345,22 @@ def test_sound_conversations_are_understood() -> None:
         assert named.frames >= len(said.frames) - 1
 
 
+def test_conversations_of_1_0_are_understood() -> None:
+    """Those without nonsense are frames that can be decoded."""
+    for seed in range(20):
+        said = LinksConversation(random.Random(seed), 0.0, 30)
+        wire = FrameWire()
+        wire.feed(b"".join(said.frames))
+        assert wire.headers == [AMQP_HEADER]
+        assert len(wire.received) >= len(said.frames) - 1
+
+
 @pytest.mark.soak
-def test_fuzzed_for_long(make_broker: BrokerMaker) -> None:
+@pytest.mark.parametrize("converse", [_converse, _converse_links], ids=["0-10", "1.0"])
+def test_fuzzed_for_long(make_broker: BrokerMaker, converse: Callable[[int, str, Tally], None]) -> None:
     """QSTORE_FUZZ_SECONDS of it, from the seed QSTORE_FUZZ_SEED."""
     seconds = float(os.environ.get("QSTORE_FUZZ_SECONDS", "600"))
-    fuzzing = Fuzzing(_start(make_broker), int(os.environ.get("QSTORE_FUZZ_SEED", "1")))
+    fuzzing = Fuzzing(_start(make_broker), int(os.environ.get("QSTORE_FUZZ_SEED", "1")), converse)
     begin = time.monotonic()
     warm = 0
     while time.monotonic() - begin < seconds:
