@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from qstore.store.disk import OsWritableDisk
 from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker, one_broker
 from tests.system.test_console import RunningConsole
 
@@ -28,7 +30,8 @@ broker = pytest.fixture(one_broker, scope="module")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">&amp; 'quoted' %2F/\u202etxt"
 PATIENCE_MILLISECONDS = 60_000
 PAGES = (
-    "", "queues", "exchanges", "connections", "channels", "store", "transactions", "access", "alarms", "log",
+    "", "queues", "exchanges", "connections", "channels", "federation", "store", "transactions", "access", "alarms",
+    "log",
 )  # fmt: skip
 
 
@@ -80,12 +83,12 @@ class Window:
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.complaints.append(message.text)
 
-    def log_in(self) -> None:
+    def log_in(self, user: str = "guest", password: str = "guest") -> None:
         self.page.goto(self.url)
-        self.page.get_by_label("User").fill("guest")
-        self.page.get_by_label("Password").fill("guest")
+        self.page.get_by_label("User").fill(user)
+        self.page.get_by_label("Password").fill(password)
         self.page.get_by_role("button", name="Log in").click()
-        self.page.get_by_role("link", name="Queues", exact=True).wait_for()
+        self.page.locator("#top").wait_for()
 
     def show(self, path: str) -> None:
         """Show a page, and wait until it has been filled."""
@@ -96,11 +99,13 @@ class Window:
 
 
 @contextlib.contextmanager
-def window(chromium: Any, console: RunningConsole, width: int = 1300, **options: Any) -> Iterator[Window]:
+def window(
+    chromium: Any, console: RunningConsole, width: int = 1300, *, user: str = "guest", **options: Any
+) -> Iterator[Window]:
     context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
     try:
         opened = Window(context.new_page(), console.url)
-        opened.log_in()
+        opened.log_in(user)
         yield opened
         assert opened.complaints == []
     finally:
@@ -455,3 +460,137 @@ def test_a_damaged_store_is_looked_at_and_recovered(chromium: Any, tmp_path: Pat
         context.close()
         console.process.kill()
         console.process.communicate()
+
+
+ROLES = {
+    "administrator": PAGES,
+    "monitoring": PAGES[:-1],
+    "policymaker": ("", "queues", "exchanges", "connections", "channels", "access"),
+    "management": ("", "queues", "exchanges", "connections", "channels", "access"),
+    "": (),
+}
+"""The pages that users with each tag are offered."""
+
+
+def test_users_are_offered_the_pages_that_their_tags_can_read(
+    chromium: Any, make_broker: BrokerMaker, tmp_path: Path
+) -> None:
+    users, credentials = tmp_path / "users", tmp_path / "secret"
+    for tag in ROLES:
+        name = tag or "nobody"
+        made = CliRunner().invoke(qstore_passwd, ["--tags", tag, "--stdin", str(users), name], input="guest\n")
+        assert made.exit_code == 0
+    credentials.write_text("administrator:guest\n")
+    credentials.chmod(0o600)
+    running = make_broker("--auth", "yes", "--user-file", str(users)).start()
+    one = RunningConsole("-b", f"127.0.0.1:{running.port}", "--no-history", "--credentials-file", str(credentials))
+    try:
+        for tag in ROLES:
+            body = {"configure": ".*", "write": ".*", "read": ".*"}
+            path = f"/api/permissions/%2F/{tag or 'nobody'}"
+            assert one.ask("PUT", path, body, user="administrator:guest")[0] == 201
+        path = "/api/queues/%2F/q"
+        assert one.ask("PUT", path, {"durable": True}, user="administrator:guest")[0] == 201
+        for tag, pages in ROLES.items():
+            with window(chromium, one, user=tag or "nobody") as shown:
+                links = shown.page.locator("#nav a")
+                assert [each.get_attribute("href") for each in links.all()] == [f"#/{path}" for path in pages]
+                for path in (*pages, *(["queue/%2F/q", "exchange/%2F/amq.topic"] if pages else ())):
+                    shown.show(path)
+                if not pages:
+                    shown.page.get_by_text("nobody sees nothing here").wait_for()
+    finally:
+        one.process.kill()
+        one.process.communicate()
+
+
+def test_the_plots_of_queues_in_other_virtual_hosts_are_not_for_everyone(
+    make_broker: BrokerMaker, tmp_path: Path
+) -> None:
+    users, credentials = tmp_path / "users", tmp_path / "secret"
+    for name, tag in (("admin", "administrator"), ("eve", "management")):
+        made = CliRunner().invoke(qstore_passwd, ["--tags", tag, "--stdin", str(users), name], input="guest\n")
+        assert made.exit_code == 0
+    credentials.write_text("admin:guest\n")
+    credentials.chmod(0o600)
+    running = make_broker("--auth", "yes", "--user-file", str(users)).start()
+    one = RunningConsole("-b", f"127.0.0.1:{running.port}", "--no-history", "--credentials-file", str(credentials))
+    try:
+        assert one.ask("PUT", "/api/vhosts/other", {}, user="admin:guest")[0] == 201
+        body = {"configure": "", "write": "", "read": ".*"}
+        assert one.ask("PUT", "/api/permissions/%2F/eve", body, user="admin:guest")[0] == 201
+        assert one.ask("GET", "/api/qstore/history?queue=q&vhost=%2F", user="eve:guest")[0] == 200
+        assert one.ask("GET", "/api/qstore/history?queue=q&vhost=other", user="eve:guest")[0] == 401
+        assert one.ask("GET", "/api/qstore/history?queue=q&vhost=other", user="admin:guest")[0] == 200
+    finally:
+        one.process.kill()
+        one.process.communicate()
+
+
+def test_shovels_and_upstreams_are_made_watched_and_deleted(
+    chromium: Any, console: RunningConsole, broker: RunningBroker
+) -> None:
+    for name in ("shovelled", "reached"):
+        assert console.ask("PUT", f"/api/queues/%2F/{name}", {"durable": True})[0] == 201
+    uri = f"amqp://guest:hidden-secret@127.0.0.1:{broker.port}"
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("federation")
+        page.get_by_role("button", name="Add a shovel").click()
+        page.get_by_label("Name", exact=True).fill(HOSTILE)
+        page.locator("input[name=src-queue]").fill("shovelled")
+        page.locator("input[name=dest-queue]").fill("reached")
+        page.locator("input[name=dest-uri]").fill("nonsense://")
+        page.get_by_role("button", name="Save").click()
+        page.locator("dialog .error").wait_for()
+        page.locator("input[name=dest-uri]").fill(uri)
+        page.get_by_role("button", name="Save").click()
+        row = page.get_by_role("row", name="queue reached")
+        row.get_by_text("running").wait_for()
+        page.get_by_role("button", name="Add an upstream").click()
+        page.get_by_label("Name", exact=True).fill("up")
+        page.locator("input[name=uri]").fill(uri)
+        page.get_by_label("Hops at most").fill("2")
+        page.get_by_role("button", name="Save").click()
+        page.get_by_role("row", name="up").get_by_text("hops 2").wait_for()
+        page.get_by_role("button", name="Add a set of upstreams").click()
+        page.get_by_label("Name", exact=True).fill("every")
+        page.get_by_label("Upstreams, with").fill("up")
+        page.get_by_role("button", name="Save").click()
+        page.get_by_role("row", name="every").wait_for()
+        assert "hidden-secret" not in page.content()
+        value = console.ask("GET", "/api/parameters/federation-upstream/%2F/up")[1]["value"]
+        assert value == {"uri": uri, "max-hops": 2, "ack-mode": "on-confirm"}
+        body = {"properties": {}, "routing_key": "shovelled", "payload": "x", "payload_encoding": "string"}
+        assert console.ask("POST", "/api/exchanges/%2F/amq.default/publish", body) == (200, {"routed": True})
+        row.get_by_role("cell", name="1", exact=True).wait_for()
+        row.get_by_role("button", name="Restart").click()
+        page.get_by_text("It is started again.").wait_for()
+        for each in ("queue reached", "every", "up"):
+            page.get_by_role("row", name=each).get_by_role("button", name="Delete").click()
+            page.locator("dialog").get_by_role("button", name="Delete").click()
+            page.get_by_role("row", name=each).wait_for(state="detached")
+    for component in ("shovel", "federation-upstream", "federation-upstream-set"):
+        assert console.ask("GET", f"/api/parameters/{component}") == (200, [])
+
+
+def test_virtual_hosts_are_made_limited_and_removed(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("access")
+        page.get_by_role("button", name="Add a virtual host").click()
+        page.get_by_label("Name", exact=True).fill(HOSTILE)
+        page.get_by_label("Description").fill("for tests")
+        page.get_by_role("button", name="Save").click()
+        row = page.get_by_role("row", name="for tests")
+        row.wait_for()
+        page.get_by_role("button", name="Limit a virtual host").click()
+        page.get_by_label("Virtual host", exact=True).fill(HOSTILE)
+        page.locator("select[name=limit]").select_option("max-queues")
+        page.get_by_label("At most").fill("7")
+        page.get_by_role("button", name="Save").click()
+        row.get_by_text("max-queues = 7").wait_for()
+        row.get_by_role("button", name="Remove").click()
+        page.locator("dialog").get_by_role("button", name="Remove").click()
+        row.wait_for(state="detached")
+    assert [each["name"] for each in console.ask("GET", "/api/vhosts")[1]] == ["/"]

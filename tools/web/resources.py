@@ -1449,9 +1449,9 @@ async def object_of(api: Api, call: Call) -> Reply:
 
 
 OBJECTS: Final = (
-    "acl", "agent", "alarms", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes",
-    "journal", "log", "memory", "messageSizes", "queue", "security", "session", "store", "subscription", "system",
-    "vhost", "virtual_host",
+    "acl", "agent", "alarms", "backup", "binding", "bridge", "broker", "connection", "exchange", "exchange_binding",
+    "flushes", "journal", "link", "log", "memory", "messageSizes", "queue", "security", "session", "store",
+    "subscription", "system", "vhost", "virtual_host",
 )  # fmt: skip
 """The classes that are shown as they are."""
 
@@ -1471,8 +1471,10 @@ async def move_messages(api: Api, call: Call) -> Reply:
 
 async def history(api: Api, call: Call) -> Reply:
     """Points of all queues together, or of one: `age` seconds back."""
-    name = call.query.get("queue")
-    series = TOTAL if name is None else f"queue {full_name(call.query.get('vhost', rows.DEFAULT_VHOST), name)}"
+    name, vhost, sight = call.query.get("queue"), call.query.get("vhost", rows.DEFAULT_VHOST), call.session.sight
+    if name is not None and sight is not None:
+        sight.check_vhost(vhost)
+    series = TOTAL if name is None else f"queue {full_name(vhost, name)}"
     points = api.collector.history.points(series, call.count("age", 3600), api.now())
     return Reply(value={"series": list(SERIES), "points": [[at, *values] for at, values in points]})
 
@@ -1739,7 +1741,7 @@ ROUTES: Final = (
     Route("POST", "qstore/transactions/{xid}/{outcome}", ADMINISTRATOR, end_transaction,
           "Commit or roll back a branch in doubt"),
     Route("POST", "qstore/queues/{vhost}/{name}/move", MANAGEMENT, move_messages, "Move messages to another queue"),
-    Route("GET", "qstore/history", MONITORING, history, "Samples for the plots of a queue or of all queues"),
+    Route("GET", "qstore/history", MANAGEMENT, history, "Samples for the plots of a queue or of all queues"),
     Route("GET", "qstore/objects/{class}", MONITORING, object_of, "The objects of a QMF class"),
     Route("GET", "openapi.json", "-", openapi, "This document"),
 )

@@ -10,10 +10,14 @@ import { STORED_PAGES } from "/stored.js";
 
 const REFRESH_MILLISECONDS = 5000;
 const TICK_MILLISECONDS = 500;
+const MANAGEMENT = ["management", "policymaker", "monitoring", "administrator"]; // the tags that have a role
+const MONITORING = ["monitoring", "administrator"];
+const ADMINISTRATOR = ["administrator"];
 const NAVIGATION = [
-  ["", "Overview"], ["queues", "Queues"], ["exchanges", "Exchanges"], ["connections", "Connections"],
-  ["channels", "Channels"], ["store", "Store"], ["transactions", "Transactions"], ["access", "Access"],
-  ["alarms", "Alarms"], ["log", "Log"],
+  ["", "Overview", MANAGEMENT], ["queues", "Queues", MANAGEMENT], ["exchanges", "Exchanges", MANAGEMENT],
+  ["connections", "Connections", MANAGEMENT], ["channels", "Channels", MANAGEMENT], ["federation", "Federation", MONITORING],
+  ["store", "Store", MONITORING], ["transactions", "Transactions", MONITORING], ["access", "Access", MANAGEMENT],
+  ["alarms", "Alarms", MONITORING], ["log", "Log", ADMINISTRATOR],
 ];
 const STORED_NAVIGATION = [["", "Store"], ["damage", "Damage"], ["recovery", "Recovery"]];
 const main = document.getElementById("main");
@@ -160,9 +164,15 @@ async function start() {
     await ask("qstore/login", { method: "POST", body: { user: "operator", password: token } });
   }
   const user = await ask("whoami");
-  [pages, navigation] = user.store ? [STORED_PAGES, STORED_NAVIGATION] : [PAGES, NAVIGATION];
+  const seen = NAVIGATION.filter(([, , tags]) => tags.some((each) => user.tags?.includes(each)));
+  [pages, navigation] = user.store ? [STORED_PAGES, STORED_NAVIGATION] : [PAGES, seen];
   document.getElementById("user").textContent = user.name;
   document.getElementById("top").hidden = false;
+  if (!navigation.length) {
+    showNavigation("");
+    main.replaceChildren(h("p", { class: "note" }, `The user ${user.name} sees nothing here: it has none of the tags ${MANAGEMENT.join(", ")}.`));
+    return;
+  }
   await showPage();
 }
 

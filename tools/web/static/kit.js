@@ -121,7 +121,7 @@ export async function attempt(done, work) {
 const ZEROES = new Set(["0", "0/s", "0 B", "0 B/s", "–"]);
 
 /**
- * A table. Columns are {label, cell(row), num, key}; the first one heads its row. `sort` is {key, reverse, by(key)} for
+ * A table. Columns are {label, cell(row), num, key}; the first one heads its row, and one without a label has buttons. `sort` is {key, reverse, by(key)} for
  * columns that have a key.
  */
 export function table(caption, columns, rows, { empty = "There is nothing here.", sort = null } = {}) {
@@ -134,10 +134,8 @@ export function table(caption, columns, rows, { empty = "There is nothing here."
     const order = isSorted ? (sort.reverse ? "descending" : "ascending") : null;
     return h("th", { scope: "col", class: column.num ? "num" : null, "aria-sort": order }, label);
   });
-  const cellOf = (column, index, content) => h(index ? "td" : "th", {
-    scope: index ? null : "row",
-    class: column.num ? (ZEROES.has(content) ? "num zero" : "num") : null,
-  }, content);
+  const classOf = (column, content) => (column.num ? (ZEROES.has(content) ? "num zero" : "num") : column.label ? null : "act");
+  const cellOf = (column, index, content) => h(index ? "td" : "th", { scope: index ? null : "row", class: classOf(column, content) }, content);
   const lines = rows.map((row) => h("tr", {}, columns.map((column, index) => cellOf(column, index, column.cell(row)))));
   return h("div", { class: "scroll" },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, lines)));

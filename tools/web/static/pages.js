@@ -116,6 +116,36 @@ function list(ctx, path, caption, columns, { empty, size = PAGE_SIZE }) {
   return [h("div", {}, h("div", { class: "bar" }, search), place), show];
 }
 
+/**
+ * A part of a page that may take long, such as all bindings where there are very many: the page does not wait for it.
+ * `work()` reads what `show(found)` shows in `place`. Returns a function that begins it, or again after what is under way.
+ */
+function slowPart(place, text, work, show) {
+  let isUnderWay = false;
+  let isWanted = false;
+  place.append(h("p", { class: "empty" }, text));
+  const begin = async () => {
+    if (isUnderWay) {
+      isWanted = true; // what is under way may not have seen what was done
+      return;
+    }
+    isUnderWay = true;
+    isWanted = false;
+    place.setAttribute("aria-busy", "true");
+    try {
+      const found = await work();
+      if (place.isConnected) show(found);
+    } catch (error) {
+      if (place.isConnected) place.replaceChildren(h("p", { class: "note" }, error.message));
+    } finally {
+      place.removeAttribute("aria-busy");
+      isUnderWay = false;
+    }
+    if (isWanted && place.isConnected) await begin();
+  };
+  return begin;
+}
+
 // ---- overview ----
 
 const MAX_NOTES = 6;
@@ -136,7 +166,7 @@ function overview(place, ctx) {
   place.append(top, notes, drawn, h("h2", {}, "Broker"), rest);
   return async () => {
     const [row, nodes, store, journals, wrong, waiting] = await Promise.all([
-      ask("overview"), ask("nodes").catch(() => []), ask("qstore/store").catch(() => ({})),
+      ask("overview"), ask("nodes").catch(() => []), ask("qstore/store").catch(() => null),
       ask("qstore/journals?page=1&page_size=5&sort=fill&sort_reverse=true").catch(() => ({ items: [], total_count: 0 })), ask("qstore/alarms").catch(() => ({ alarms: [] })),
       ask("queues?page=1&page_size=5&sort=messages&sort_reverse=true&columns=name,vhost,messages,consumers,state"),
       draw(),
@@ -156,13 +186,13 @@ function overview(place, ctx) {
       ...wrong.alarms.slice(0, MAX_NOTES).map(alarmNote),
       wrong.alarms.length > MAX_NOTES ? h("p", { class: "note" }, link("alarms", `All ${count(wrong.alarms.length)} alarms and warnings`)) : "");
     const shown = waiting.items.filter((each) => each.messages);
-    rest.replaceChildren(
+    rest.replaceChildren(...[
       h("div", {}, h("h3", {}, "Where most messages wait"), table("Queues with the most messages", [
         { label: "Queue", cell: (each) => queueLink(each.vhost, each.name) },
         { label: "Messages", num: true, cell: (each) => count(each.messages) },
         { label: "Consumers", num: true, cell: (each) => count(each.consumers) },
       ], shown, { empty: "No message waits." })),
-      h("div", { class: "card" }, h("h3", {}, "Store"), Object.keys(store).length
+      store && h("div", { class: "card" }, h("h3", {}, "Store"), Object.keys(store).length
         ? facts([
           ["Directory", store.location ?? node.db_dir ?? "–"],
           ["Journals", link("store", count(journals.total_count))],
@@ -170,7 +200,8 @@ function overview(place, ctx) {
           ["Process", node.os_pid ? `${node.os_pid}, ${count(node.fd_used)} of ${count(node.fd_total)} descriptors` : "on another machine"],
           ["Listens on", row.listeners.map((each) => `${each.protocol} ${each.ip_address}:${each.port}`).join(", ")],
         ])
-        : h("p", { class: "quiet" }, "No store is loaded: messages are lost when the broker ends. Start it with --load-module store.")));
+        : h("p", { class: "quiet" }, "No store is loaded: messages are lost when the broker ends. Start it with --load-module store.")),
+    ].filter(Boolean));
   };
 }
 
@@ -258,6 +289,7 @@ function queue(place, ctx, vhost, name) {
   const [drawn, draw] = plots(name, vhost);
   const top = h("div");
   const lower = h("div");
+  const bound = h("div");
   const found = h("div");
   const publishForm = h("form", {},
     h("div", { class: "fields" },
@@ -282,14 +314,20 @@ function queue(place, ctx, vhost, name) {
     const messages = await ask(`${own}/browse?count=${encodeURIComponent(amount.value)}`);
     found.replaceChildren(...(messages.length ? messages.map(messageBlock) : [h("p", { class: "empty" }, "No message can be delivered now.")]));
   });
-  place.append(top, drawn, h("h2", {}, "Details"), lower,
+  place.append(top, drawn, h("h2", {}, "Details"), lower, h("h2", {}, "Bindings"), bound,
     h("details", { class: "card" }, h("summary", {}, "Messages"),
       h("p", { class: "quiet" }, "They are looked at, and stay on the queue as they are."),
       h("div", { class: "bar" }, amount, button("Browse", look)), found),
     h("details", { class: "card" }, h("summary", {}, "Publish a message"), publishForm));
+  const read = slowPart(bound, "The bindings are being read.", () => ask(`${path}/bindings`), (bindings) => bound.replaceChildren(table("Bindings", [
+    { label: "Exchange", cell: (each) => exchangeLink(each.vhost, each.source) },
+    { label: "Key", cell: (each) => each.routing_key || "–" },
+    { label: "Arguments", cell: (each) => argumentsText(each.arguments) || "–" },
+    { label: "", cell: (each) => unbindButton(ctx, each) },
+  ], bindings, { empty: "No exchange is bound to it, but the default one." })));
   return async () => {
-    const [row, bindings, journal] = await Promise.all([
-      ask(path), ask(`${path}/bindings`), ask(`qstore/journals/${part(name)}?vhost=${encodeURIComponent(vhost)}`).catch(() => null), draw(),
+    const [row, journal] = await Promise.all([
+      ask(path), ask(`qstore/journals/${part(name)}?vhost=${encodeURIComponent(vhost)}`).catch(() => null), draw(),
     ]);
     const stats = row.message_stats ?? {};
     top.replaceChildren(
@@ -320,13 +358,8 @@ function queue(place, ctx, vhost, name) {
         { label: "Acknowledges", cell: (each) => (each.ack_required ? "yes" : "no") },
         { label: "Exclusive", cell: (each) => (each.exclusive ? "yes" : "no") },
         { label: "", cell: (each) => closeConsumer(ctx, each) },
-      ], row.consumer_details ?? [], { empty: "Nobody consumes this queue." }),
-      h("h2", {}, "Bindings"), table("Bindings", [
-        { label: "Exchange", cell: (each) => exchangeLink(each.vhost, each.source) },
-        { label: "Key", cell: (each) => each.routing_key || "–" },
-        { label: "Arguments", cell: (each) => argumentsText(each.arguments) || "–" },
-        { label: "", cell: (each) => unbindButton(ctx, each) },
-      ], bindings, { empty: "No exchange is bound to it, but the default one." }));
+      ], row.consumer_details ?? [], { empty: "Nobody consumes this queue." }));
+    read();
   };
 }
 
@@ -387,9 +420,11 @@ function exchanges(place, ctx) {
   const drawing = h("div", { class: "card" });
   place.append(heading("Exchanges", "Where messages are published, and where they go.",
     button("Declare an exchange", () => declareExchange(ctx), "main")), listed, h("h2", {}, "Bindings"), drawing);
+  const draw = slowPart(drawing, "The bindings are being read.", () => ask("bindings?page=1&page_size=500&sort=source&sort_reverse=true"),
+    ({ items, page_count: pages }) => drawing.replaceChildren(graph(items.filter((row) => row.source), pages > 1 && items.at(-1).source !== "")));
   return async () => {
-    const [bindings] = await Promise.all([ask("bindings?page=1&page_size=500&sort=source&sort_reverse=true"), show()]);
-    drawing.replaceChildren(graph(bindings.items.filter((row) => row.source), bindings.page_count > 1 && bindings.items.at(-1).source !== ""));
+    await show();
+    draw();
   };
 }
 
@@ -406,6 +441,7 @@ const declareExchange = (ctx) => dialog("Declare an exchange", [
 });
 
 const MAX_NODES = 60;
+const LABEL_LENGTH = 40;
 
 /** Exchanges on the left, what is bound to them on the right; `isCut` if there are more bindings. */
 function graph(bindings, isCut) {
@@ -437,8 +473,8 @@ function graph(bindings, isCut) {
     drawing.append(s("path", { class: "edge", d: `M${box} ${y1}C${width / 2} ${y1} ${width / 2} ${y2} ${width - box} ${y2}` },
       s("title", {}, `${rows[0].source} → ${rows[0].destination}: ${keys.slice(0, 20).join(", ")}${keys.length > 20 ? ` and ${keys.length - 20} more` : ""}`)));
   }
-  const node = (x, y, each, kind, href) => s("a", { href, class: kind }, s("title", {}, each.name),
-    s("rect", { x, y: y - 11, width: box, height: 22, rx: 5 }), s("text", { x: x + 10, y: y + 4 }, each.name.length > 44 ? `${each.name.slice(0, 43)}…` : each.name));
+  const node = (x, y, each, kind, href, text = each.vhost === "/" ? each.name : `${each.vhost}: ${each.name}`) => s("a", { href, class: kind }, s("title", {}, text),
+    s("rect", { x, y: y - 11, width: box, height: 22, rx: 5 }), s("text", { x: x + 10, y: y + 4 }, text.length > LABEL_LENGTH ? `${text.slice(0, LABEL_LENGTH - 1)}…` : text));
   for (const each of sources.values()) drawing.append(node(0, middle(each.index, sources.size), each, "exchange", `#/exchange/${part(each.vhost, each.name)}`));
   for (const each of targets.values()) {
     drawing.append(node(width - box, middle(each.index, targets.size), each, each.kind, `#/${each.kind}/${part(each.vhost, each.name)}`));
@@ -453,6 +489,7 @@ function exchange(place, ctx, vhost, name) {
   const path = `exchanges/${part(vhost, name)}`;
   const top = h("div");
   const lower = h("div");
+  const bound = h("span", {}, "…");
   const bind = h("form", {},
     h("div", { class: "fields" },
       field("To", h("select", { name: "kind" }, h("option", { value: "q" }, "queue"), h("option", { value: "e" }, "exchange"))),
@@ -484,10 +521,25 @@ function exchange(place, ctx, vhost, name) {
   place.append(top, lower,
     name === "amq.default" ? "" : h("details", { class: "card" }, h("summary", {}, "Bind something to it"), bind),
     h("details", { class: "card" }, h("summary", {}, "Publish a message"), send));
+  const read = slowPart(lower, "The bindings are being read.",
+    () => Promise.all([ask(`${path}/bindings/source?page=1&page_size=200`), ask(`${path}/bindings/destination`)]), ([from, to]) => {
+      bound.textContent = count(from.filtered_count);
+      lower.replaceChildren(
+        h("h2", {}, "Bindings from it"), table("Bindings from this exchange", [
+          { label: "To", cell: (each) => (each.destination_type === "queue" ? queueLink(each.vhost, each.destination) : exchangeLink(each.vhost, each.destination)) },
+          { label: "Kind", cell: (each) => each.destination_type },
+          { label: "Key", cell: (each) => each.routing_key || "–" },
+          { label: "Arguments", cell: (each) => argumentsText(each.arguments) || "–" },
+          { label: "", cell: (each) => unbindButton(ctx, each) },
+        ], from.items, { empty: "Nothing is bound to it: its messages are dropped." }),
+        from.filtered_count > from.items.length ? h("p", { class: "quiet" }, `The first ${count(from.items.length)} of ${count(from.filtered_count)}.`) : "",
+        ...(to.length ? [h("h2", {}, "Bindings to it"), table("Bindings to this exchange", [
+          { label: "From", cell: (each) => exchangeLink(each.vhost, each.source) }, { label: "Key", cell: (each) => each.routing_key || "–" },
+          { label: "", cell: (each) => unbindButton(ctx, each) },
+        ], to)] : []));
+    });
   return async () => {
-    const [row, from, to] = await Promise.all([
-      ask(path), ask(`${path}/bindings/source?page=1&page_size=200`), ask(`${path}/bindings/destination`),
-    ]);
+    const row = await ask(path);
     const stats = row.message_stats ?? {};
     const isStandard = !row.name || row.name.startsWith("amq.");
     top.replaceChildren(
@@ -496,22 +548,10 @@ function exchange(place, ctx, vhost, name) {
       tiles([
         ["In", rate(of(row, "publish_in")), `${count(stats.publish_in ?? 0)} in all`],
         ["Out", rate(of(row, "publish_out")), `${count(stats.publish_out ?? 0)} in all`],
-        ["Bindings", count(from.filtered_count)],
-      ]));
-    lower.replaceChildren(
-      Object.keys(row.arguments).length ? h("p", {}, `Arguments: ${argumentsText(row.arguments)}`) : "",
-      h("h2", {}, "Bindings from it"), table("Bindings from this exchange", [
-        { label: "To", cell: (each) => (each.destination_type === "queue" ? queueLink(each.vhost, each.destination) : exchangeLink(each.vhost, each.destination)) },
-        { label: "Kind", cell: (each) => each.destination_type },
-        { label: "Key", cell: (each) => each.routing_key || "–" },
-        { label: "Arguments", cell: (each) => argumentsText(each.arguments) || "–" },
-        { label: "", cell: (each) => unbindButton(ctx, each) },
-      ], from.items, { empty: "Nothing is bound to it: its messages are dropped." }),
-      from.filtered_count > from.items.length ? h("p", { class: "quiet" }, `The first ${count(from.items.length)} of ${count(from.filtered_count)}.`) : "",
-      to.length ? [h("h2", {}, "Bindings to it"), table("Bindings to this exchange", [
-        { label: "From", cell: (each) => exchangeLink(each.vhost, each.source) }, { label: "Key", cell: (each) => each.routing_key || "–" },
-        { label: "", cell: (each) => unbindButton(ctx, each) },
-      ], to)].reduce((all, each) => { all.append(each); return all; }, h("div")) : "");
+        ["Bindings", bound],
+      ]),
+      Object.keys(row.arguments).length ? h("p", {}, `Arguments: ${argumentsText(row.arguments)}`) : "");
+    read();
   };
 }
 
@@ -588,7 +628,7 @@ function channels(place, ctx) {
   ctx.title("Channels");
   const [listed, show] = list(ctx, "channels", "Channels", channelColumns, { empty: "No channel is open." });
   const consumers = h("div");
-  place.append(heading("Channels and consumers", "Channels of AMQP 0-9-1, and sessions of AMQP 0-10."), listed, h("h2", {}, "Consumers"), consumers);
+  place.append(heading("Channels and consumers", "Channels of AMQP 0-9-1, and sessions of AMQP 0-10 and 1.0."), listed, h("h2", {}, "Consumers"), consumers);
   return async () => {
     const [found] = await Promise.all([ask("consumers?page=1&page_size=200"), show()]);
     const items = Array.isArray(found) ? found.slice(0, 200) : found.items;
@@ -793,6 +833,20 @@ const ACCESS_FORMS = [
     request: (given) => [`permissions/${part(given.vhost, given.user)}`, { configure: given.configure, write: given.write, read: given.read }],
   },
   policyForm("policies", "Set a policy"), policyForm("operator-policies", "Set an operator policy"),
+  {
+    label: "Add a virtual host",
+    fields: () => [textField("Name", "name", { required: true, autofocus: true }), textField("Description", "description")],
+    request: (given) => [`vhosts/${part(given.name)}`, { description: given.description }],
+  },
+  {
+    label: "Limit a virtual host",
+    fields: () => [
+      vhostField(),
+      field("What", h("select", { name: "limit" }, ["max-connections", "max-queues"].map((each) => h("option", {}, each)))),
+      textField("At most; -1 for no limit", "value", { type: "number", min: -1, value: 1000, required: true }),
+    ],
+    request: (given) => [`vhost-limits/${part(given.vhost, given.limit)}`, { value: +given.value }],
+  },
 ];
 
 const changeAccess = (ctx, form) => dialog(form.label, form.fields(), "Save", async (given) => {
@@ -803,9 +857,11 @@ const changeAccess = (ctx, form) => dialog(form.label, form.fields(), "Save", as
 });
 
 const removeAccess = (ctx, kind, row) => {
-  const names = kind === "users" ? [row.name] : kind === "permissions" ? [row.vhost, row.user]
+  const names = kind === "users" || kind === "vhosts" ? [row.name] : kind === "permissions" ? [row.vhost, row.user]
     : kind === "parameters" ? [row.component, row.vhost, row.name] : [row.vhost, row.name];
-  return dialog(`Remove ${names.at(-1)}?`, [h("p", {}, `It is removed from the ${kind.replace("-", " ")} for good.`)], "Remove", async () => {
+  const text = kind === "vhosts" ? "Its queues are deleted with their messages, and its exchanges, permissions and policies, too; its connections are closed."
+    : `It is removed from the ${kind.replace("-", " ")} for good.`;
+  return dialog(`Remove ${names.at(-1)}?`, [h("p", {}, text)], "Remove", async () => {
     await ask(`${kind}/${part(...names)}`, { method: "DELETE" });
     ctx.again();
   }, { danger: true });
@@ -831,6 +887,7 @@ function access(place, ctx) {
     });
   });
   const sections = [
+    ["vhosts", "Virtual hosts", [["Name", "name"], ["Description", "description"], ["Messages", "messages"], ["Limits", "limits"]]],
     ["users", "Users", [["Name", "name"], ["Tags", "tags"]]],
     ["permissions", "Permissions", [["User", "user"], ["Host", "vhost"], ["Configure", "configure"], ["Write", "write"], ["Read", "read"]]],
     ["policies", "Policies", [["Name", "name"], ["Host", "vhost"], ["Pattern", "pattern"], ["Applies to", "apply-to"], ["Priority", "priority"], ["Definition", "definition"]]],
@@ -840,25 +897,169 @@ function access(place, ctx) {
   const rules = h("div");
   const lower = h("div");
   const changes = h("div", { class: "bar" }, ACCESS_FORMS.map((form) => button(form.label, () => changeAccess(ctx, form))));
-  place.append(heading("Access", "Users, what they may do, and policies.", changes), h("div", { class: "pair" },
+  place.append(heading("Access", "Virtual hosts, users, what they may do, and policies.", changes), h("div", { class: "pair" },
     h("div", { class: "card" }, h("h3", {}, "Explain a decision"), form), h("div", { class: "card" }, h("h3", {}, "Access rules"), rules)), lower);
   const text = (value) => (Array.isArray(value) ? value.join(", ") : typeof value === "object" && value ? argumentsText(value) : String(value ?? "–")) || "–";
   return async () => {
-    const [acl, ...found] = await Promise.all([ask("qstore/objects/acl"), ...sections.map(([path, , , query]) => ask(path + (query || "")).catch(() => null))]);
+    const [acl, limits, ...found] = await Promise.all([ask("qstore/objects/acl").catch(() => []), ask("vhost-limits").catch(() => []), ...sections.map(([path, , , query]) => ask(path + (query || "")).catch(() => null))]);
     const [row] = acl;
+    for (const host of found[0] ?? []) host.limits = limits.find((each) => each.vhost === host.name)?.value;
     rules.replaceChildren(row?.enforcingAcl ? facts([
       ["File", row.policyFile || "–"], ["Denied so far", count(row.aclDenyCount)], ["Messages are checked", row.transferAcl ? "yes" : "no"],
-    ]) : h("p", { class: "quiet" }, "There is no ACL file. Without rules and permissions every user may do everything: see --acl-file."));
+    ]) : h("p", { class: "quiet" }, `There is no ACL file: ${found.some((each, index) => sections[index][0] === "permissions" && each?.length) ? "permissions decide." : "without rules and permissions every user may do everything. See --acl-file."}`));
     lower.replaceChildren(...sections.flatMap(([, label, columns], index) => (found[index] === null ? [] : [
       h("h2", {}, label), table(label, [
-        ...columns.map(([name, key]) => ({ label: name, cell: (each) => text(each[key]) })),
-        { label: "", cell: (each) => button("Remove", () => removeAccess(ctx, sections[index][0], each), "danger") },
+        ...columns.map(([name, key]) => (key === "messages" ? { label: name, num: true, cell: (each) => count(each[key]) } : { label: name, cell: (each) => text(each[key]) })),
+        { label: "", cell: (each) => (label === "Virtual hosts" && each.name === "/" ? "" : button("Remove", () => removeAccess(ctx, sections[index][0], each), "danger")) },
       ],
         Array.isArray(found[index]) ? found[index] : found[index].items, { empty: `There are no ${label.toLowerCase()}.` }),
     ])));
   };
 }
 
+// ---- federation ----
+
+const SHOVEL_STATES = { running: "fine", starting: "doubtful", terminated: "bad" };
+const LINK_STATES = { running: "fine", starting: "doubtful", error: "bad", Operational: "fine", Failed: "bad" };
+const stateTag = (state, kinds) => tag(state, kinds[state] ?? "doubtful");
+const endOf = (row, end) => [
+  row[`${end}_queue`] ? `queue ${row[`${end}_queue`]}` : `exchange ${row[`${end}_exchange`] || "(default)"}${row[`${end}_exchange_key`] ? `, key ${row[`${end}_exchange_key`]}` : ""}`,
+  row[`${end}_uri`] ? h("div", { class: "uri" }, row[`${end}_uri`]) : null,
+];
+const uriField = (label, name, more = {}) => field(label, h("input", { name, required: true, autocomplete: "off", spellcheck: "false", placeholder: "amqp://user:password@host/vhost", ...more }));
+const whole = (text) => (text === "" ? null : +text);
+
+/** What is not empty. */
+const given = (pairs) => Object.fromEntries(Object.entries(pairs).filter(([, value]) => value !== "" && value !== null));
+
+const FEDERATION_FORMS = [
+  {
+    label: "Add a shovel",
+    component: "shovel",
+    fields: () => [
+      textField("Name", "name", { required: true, autofocus: true }), vhostField(),
+      h("div", { class: "fields" },
+        uriField("From; amqp:// is this broker", "src-uri", { value: "amqp://" }), textField("Its queue", "src-queue"),
+        textField("Or its exchange", "src-exchange"), textField("With the key", "src-exchange-key")),
+      h("div", { class: "fields" },
+        uriField("To", "dest-uri"), textField("Its queue", "dest-queue"),
+        textField("Or its exchange", "dest-exchange"), textField("With the key; empty for each message's own", "dest-exchange-key")),
+      field("A message is acknowledged", h("select", { name: "ack-mode" },
+        [["on-confirm", "when the destination has confirmed it"], ["on-publish", "when it is published"], ["no-ack", "never: it may be lost"]].map(([value, text]) => h("option", { value }, text)))),
+      field("It ends", h("select", { name: "src-delete-after" },
+        [["never", "never"], ["queue-length", "after the messages that are there now"]].map(([value, text]) => h("option", { value }, text)))),
+    ],
+    value: (form) => given({ ...form, name: "", vhost: "" }),
+  },
+  {
+    label: "Add an upstream",
+    component: "federation-upstream",
+    fields: () => [
+      textField("Name", "name", { required: true, autofocus: true }), vhostField(),
+      uriField("URI", "uri"),
+      h("div", { class: "fields" },
+        textField("Exchange there, if it has another name", "exchange"), textField("Queue there, likewise", "queue"),
+        textField("Prefetch", "prefetch-count", { type: "number", min: 1, placeholder: "1000" }),
+        textField("Seconds to reconnect", "reconnect-delay", { type: "number", min: 0, placeholder: "5" }),
+        textField("Hops at most", "max-hops", { type: "number", min: 1, placeholder: "1" })),
+      field("A message is acknowledged", h("select", { name: "ack-mode" },
+        [["on-confirm", "when it is stored here"], ["on-publish", "when it is published here"], ["no-ack", "never: it may be lost"]].map(([value, text]) => h("option", { value }, text)))),
+      h("p", { class: "quiet" }, "A policy with federation-upstream or federation-upstream-set makes exchanges and queues use it: see Access."),
+    ],
+    value: (form) => given({ ...form, name: "", vhost: "", "prefetch-count": whole(form["prefetch-count"]), "reconnect-delay": whole(form["reconnect-delay"]), "max-hops": whole(form["max-hops"]) }),
+  },
+  {
+    label: "Add a set of upstreams",
+    component: "federation-upstream-set",
+    fields: () => [
+      textField("Name", "name", { required: true, autofocus: true }), vhostField(),
+      textField("Upstreams, with commas between them", "upstreams", { required: true }),
+    ],
+    value: (form) => form.upstreams.split(",").map((name) => ({ upstream: name.trim() })),
+  },
+];
+
+const changeFederation = (ctx, form) => dialog(form.label, form.fields(), "Save", async (entered) => {
+  await ask(`parameters/${part(form.component, entered.vhost, entered.name)}`, { method: "PUT", body: { value: form.value(entered) } });
+  say("It is saved, and in effect.");
+  ctx.again();
+});
+
+const removeFederated = (ctx, title, text, path) => dialog(title, [h("p", {}, text)], "Delete", async () => {
+  await ask(path, { method: "DELETE" });
+  ctx.again();
+}, { danger: true });
+
+const restart = (ctx, path) => attempt("It is started again.", async () => {
+  await ask(path, { method: "DELETE" });
+  ctx.again();
+});
+
+const ofUpstream = { exchange: "exchange", queue: "queue", "prefetch-count": "prefetch", "ack-mode": "acknowledged", "max-hops": "hops", "reconnect-delay": "reconnect delay" };
+
+const bridgeOf = (bridge, link) => String(bridge.linkRef?._object_name ?? "").endsWith(`:link:${link.name}`);
+
+function federation(place, ctx) {
+  ctx.title("Federation");
+  const shown = h("div");
+  place.append(heading("Federation", "Messages that this broker fetches from others, or takes to them.",
+    FEDERATION_FORMS.map((form) => button(form.label, () => changeFederation(ctx, form)))), shown);
+  const settings = Object.keys(ofUpstream).map((name) => `value.${name}`).join(",");
+  return async () => {
+    const optional = (path) => ask(path).catch((error) => (error.status === 401 || error.status === 403 ? [] : Promise.reject(error)));
+    const [shovels, links, upstreams, sets, qpid, bridges] = await Promise.all([
+      ask("shovels"), ask("federation-links"),
+      optional(`parameters/federation-upstream?columns=vhost,name,${settings}`), // without the URI, which may have a password
+      optional("parameters/federation-upstream-set?columns=vhost,name,value"),
+      ask("qstore/objects/link"), ask("qstore/objects/bridge"),
+    ]);
+    shown.replaceChildren(
+      h("h2", {}, "Shovels"), table("Shovels", [
+        { label: "Name", cell: (row) => row.name }, { label: "Host", cell: (row) => row.vhost },
+        { label: "State", cell: (row) => [stateTag(row.state, SHOVEL_STATES), row.blocked_status === "blocked" ? tag("blocked", "doubtful") : null, row.reason ? h("div", { class: "quiet" }, row.reason) : null] },
+        { label: "From", cell: (row) => endOf(row, "src") }, { label: "To", cell: (row) => endOf(row, "dest") },
+        { label: "Forwarded", num: true, cell: (row) => count(row.messages_forwarded) },
+        { label: "Pending", num: true, cell: (row) => count(row.messages_pending) },
+        { label: "", cell: (row) => {
+          const path = `shovels/vhost/${part(row.vhost, row.name)}`;
+          return h("div", { class: "row" }, button("Restart", () => restart(ctx, `${path}/restart`)),
+            button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "Messages that it has not acknowledged stay where they are.", path), "danger"));
+        } },
+      ], shovels, { empty: "There are no shovels. A shovel moves messages from a queue or an exchange to another one, here or at another broker." }),
+      h("h2", {}, "Links of federated exchanges and queues"), table("Federation links", [
+        { label: "Here", cell: (row) => (row.type === "queue" ? queueLink(row.vhost, row.queue) : exchangeLink(row.vhost, row.exchange)) },
+        { label: "Host", cell: (row) => row.vhost }, { label: "Kind", cell: (row) => row.type },
+        { label: "Upstream", cell: (row) => [row.upstream, h("div", { class: "uri" }, row.uri)] },
+        { label: "There", cell: (row) => row[`upstream_${row.type}`] },
+        { label: "State", cell: (row) => [stateTag(row.status, LINK_STATES), row.error ? h("div", { class: "quiet" }, row.error) : null] },
+        { label: "Forwarded", num: true, cell: (row) => count(row.messages_forwarded) },
+        { label: "", cell: (row) => button("Restart", () => restart(ctx, `federation-links/vhost/${part(row.vhost, row.id, row.node)}/restart`)) },
+      ], links, { empty: "No exchange or queue is federated. It takes an upstream, and a policy that uses it." }),
+      h("h2", {}, "Upstreams"), table("Upstreams", [
+        { label: "Name", cell: (row) => row.name }, { label: "Host", cell: (row) => row.vhost },
+        { label: "Settings", cell: (row) => Object.entries(row.value ?? {}).map(([name, value]) => `${ofUpstream[name]} ${value}`).join(", ") || "–" },
+        { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "The links of all exchanges and queues that use it end.", `parameters/federation-upstream/${part(row.vhost, row.name)}`), "danger") },
+      ], upstreams, { empty: "There are no upstreams." }),
+      sets.length ? h("h2", {}, "Sets of upstreams") : "", sets.length ? table("Sets of upstreams", [
+        { label: "Name", cell: (row) => row.name }, { label: "Host", cell: (row) => row.vhost },
+        { label: "Upstreams", cell: (row) => row.value.map((each) => each.upstream).join(", ") },
+        { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "Policies that name it have no upstreams then.", `parameters/federation-upstream-set/${part(row.vhost, row.name)}`), "danger") },
+      ], sets) : "",
+      qpid.length ? h("h2", {}, "Links of AMQP 0-10") : "", qpid.length ? table("Links of AMQP 0-10", [
+        { label: "Name", cell: (row) => row.name }, { label: "To", cell: (row) => `${row.transport}:${row.host}:${row.port}` },
+        { label: "State", cell: (row) => [stateTag(row.state, LINK_STATES), row.lastError ? h("div", { class: "quiet" }, row.lastError) : null] },
+        { label: "Routes", num: true, cell: (row) => count(bridges.filter((each) => bridgeOf(each, row)).length) },
+        { label: "Durable", cell: (row) => (row.durable ? "yes" : "no") },
+      ], qpid) : "",
+      bridges.length ? h("h2", {}, "Routes of AMQP 0-10") : "", bridges.length ? table("Routes of AMQP 0-10", [
+        { label: "Name", cell: (row) => row.name },
+        { label: "From", cell: (row) => `${row.srcIsQueue ? "queue" : "exchange"} ${row.src}` },
+        { label: "To", cell: (row) => row.dest || "–" }, { label: "Key", cell: (row) => (row.dynamic ? tag("dynamic") : row.key || "–") },
+      ], bridges) : "");
+  };
+}
+
 export const PAGES = {
-  "": overview, queues, queue, exchanges, exchange, connections, connection, channels, store, transactions, access, alarms, log,
+  "": overview, queues, queue, exchanges, exchange, connections, connection, channels, federation, store, transactions, access,
+  alarms, log,
 };
