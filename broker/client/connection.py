@@ -42,6 +42,7 @@ from qstore.broker.client.errors import (
     InterruptedByLoss,
     MessagingError,
     NotFound,
+    SessionError,
     Timeout,
     UrlError,
 )
@@ -281,12 +282,14 @@ class ConnectionCore:
             await self._follow()
 
     async def _follow(self) -> None:
-        """Listen to the addresses that the broker announces, if it does."""
+        """Listen to the addresses that the broker announces, if it does, and this user may."""
         session = await self.session(None, is_transactional=False)
         try:
             self._updates = await session.receiver(_ANNOUNCEMENTS, _MAX_UPDATES)
         except NotFound:
             await session.close(None)
+        except SessionError:
+            self.session_closed(session)
 
     def _take_updates(self, receiver: ReceiverCore) -> None:
         """Use the addresses that were announced last, in place of those before.

@@ -104,6 +104,14 @@ def test_a_client_does_not_follow_what_others_send_to_its_queue(
     assert [(each.host, each.port) for each in endpoints] == [("127.0.0.1", second.port)]
 
 
+def test_a_client_that_may_not_listen_works_without(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    file = tmp_path / "acl"
+    file.write_text("acl deny all bind exchange name=amq.failover\nacl allow all all\n")
+    broker = make_broker("--acl-file", str(file)).start()
+    with Connection(url(broker), failover_updates=True) as connection:
+        connection.session().sender("orders; {create: always}").send(Message("x"))
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_a_client_reconnects_to_a_broker_that_was_announced(
     pair: tuple[RunningBroker, RunningBroker, Path], follows: bool
