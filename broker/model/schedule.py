@@ -255,7 +255,12 @@ class Schedule:
             headers, before = message.headers(), exchange.steps
             self._check(message, headers)
             due = _delivered(message, headers, is_delayed=exchange.receiver is self)
+            sent = exchange.sent
+            if sent is not None:
+                due = sent.number(due)
             self._router.move(queue, entry, exchange, partial(self._moved, queue, entry), due)
+            if sent is not None:
+                sent.keep(due)
             steps = exchange.steps - before
         except UnauthorizedError as error:
             self._drop(queue, entry, str(error))

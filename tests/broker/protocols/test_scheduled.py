@@ -213,6 +213,23 @@ def test_time_to_live_begins_at_the_delivery(world: World, client: BasicClient) 
     assert found.properties.expiration == "1000"
 
 
+def test_a_message_is_numbered_and_kept_by_its_exchange_when_it_is_delivered(world: World, client: BasicClient) -> None:
+    arguments = {"x-delayed-type": "fanout", "qpid.msg_sequence": 1, "qpid.ive": 1}
+    client.call("exchange.declare", **{**DELAYED, "exchange": "x"}, arguments=arguments)
+    client.call("queue.bind", queue="q", exchange="x", routing_key="")
+    client.publish("k", b"later", delayed(100), exchange="x")
+    client.publish("k", b"now", exchange="x")
+    client.sync()
+    wait(world, 1)
+    assert headers_of(got(client)) == {"qpid.msg_sequence": 0}
+    assert headers_of(got(client)) == {"x-delay": -100, "qpid.msg_sequence": 1}
+    client.call("queue.declare", queue="other")
+    client.call("queue.bind", queue="other", exchange="x", routing_key="")
+    found = got(client, "other")
+    assert found is not None
+    assert found.body == b"later"
+
+
 def test_keys_in_cc_and_bcc_count_when_it_is_delivered(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="p")
     client.call("queue.bind", queue="p", exchange="later", routing_key="secret")
