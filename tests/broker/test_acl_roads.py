@@ -28,6 +28,7 @@ from uuid import UUID
 import pytest
 
 import qstore.broker
+from qstore.broker.federation.federation import Federation
 from qstore.broker.federation.shovel import Shovels
 from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.management.agent import Agent
@@ -63,6 +64,7 @@ from qstore.formats.amqp_1_0.sections import (
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map, typed_value
+from tests.broker.federation.linked import Wire as LinkWire
 from tests.broker.federation.worlds import Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient
@@ -403,6 +405,7 @@ class Stage:
 
     Attributes:
         world, control: the broker, and its rules.
+        managed: what management manages.
         alice: a client of AMQP 0-9-1 with an exclusive queue `private`, or, if it is not exclusive, a shared one.
         listed: xids that bob has seen.
         browsed: bodies that bob has seen.
@@ -413,7 +416,8 @@ class Stage:
         broker = world.broker
         register_listener(broker, new_transfer)
         broker.self_destruct = lambda host, name: self._run(host.topology.self_destruct(name), lambda _: None)
-        self.agent = Agent(managed(broker, "1.2"), new_transfer, self._run)
+        self.managed = managed(broker, "1.2")
+        self.agent = Agent(self.managed, new_transfer, self._run)
         admin = self.admin = Modern(world, "admin")
         for name in ("secret", "hot"):
             admin.queue(name)
@@ -1382,6 +1386,82 @@ def _upstream_replaced(stage: Stage, bob: Bob) -> None:
     worlds.run()
     bob.publish("mine", "hot.1")
     worlds.run()
+
+
+# (i) routes that he makes
+
+
+class Neighbours:
+    """This broker and another one, which bob's link leads to.
+
+    Attributes:
+        far: a client of the other broker, which has the queue `outbox` and the exchange `amq.fanout` with the queue
+            `inbox`.
+    """
+
+    def __init__(self, stage: Stage, bob: Bob) -> None:
+        self._worlds = (stage.world, World(BrokerSettings(auth=False, federation_tag="far")))
+        self._wires: list[LinkWire] = []
+        world = stage.world
+        stage.managed.federation = Federation(world.broker, world.connections, self, lambda *_: Mock())
+        self._stage, self._bob = stage, bob
+        self.far = self._worlds[1].open_client()
+        for name in ("outbox", "inbox"):
+            self.far.declare(name)
+        self.far.command("exchange.bind", queue="inbox", exchange="amq.fanout", binding_key="")
+        stage.create(bob, "link", "l", host="far", port=2, transport="tcp", authMechanism="ANONYMOUS")
+        self.rest()
+
+    def connect(self, _remote: object, make: Any, lost: Any) -> LinkWire:
+        """As `Network.connect`."""
+        self._wires.append(LinkWire(*self._worlds, make, lost))
+        return self._wires[-1]
+
+    def rest(self) -> None:
+        """Until nothing is on its way."""
+        is_busy = True
+        while is_busy:
+            for world in self._worlds:
+                world.run()
+            moved = [wire.carry() for wire in self._wires]
+            is_busy = any(moved)
+
+    def route(self, src: str, dest: str, **more: Any) -> None:
+        """Bob makes a route of a queue."""
+        self._stage.create(self._bob, "bridge", "b", link="l", src=src, dest=dest, srcIsQueue=True, **more)
+        self.rest()
+
+    def received(self) -> list[bytes]:
+        """What has come to the other broker."""
+        queue = self._worlds[1].broker.default_host.queues["inbox"]
+        return [bytes(entry.message.whole().body) for entry in queue.entries()]
+
+
+@road("a route to an exchange", *PROTOCOLS)
+def _route(stage: Stage, bob: Bob) -> None:
+    there = Neighbours(stage, bob)
+    there.route("outbox", "kx")
+    there.far.publish("hot.1", b"bob's", exchange="amq.direct")
+    there.far.command("exchange.bind", queue="outbox", exchange="amq.direct", binding_key="hot.1")
+    there.far.publish("hot.1", b"bob's", exchange="amq.direct")
+    there.rest()
+
+
+@road("a route of replication events", *PROTOCOLS)
+def _replicated_over_a_route(stage: Stage, bob: Bob) -> None:
+    stage.admin.exchange("mirror", "replication")
+    there = Neighbours(stage, bob)
+    there.route("outbox", "mirror")
+    headers = header({"application_headers": typed_map(_event(1, "secret"))}, routing_key="outbox")
+    there.far.command("message.transfer", header=headers, body=b"bob's")
+    there.rest()
+
+
+@road("a route that takes a private queue away", *PROTOCOLS, is_locked=True)
+def _route_from_private(stage: Stage, bob: Bob) -> None:
+    there = Neighbours(stage, bob)
+    there.route("private", "amq.fanout", srcIsLocal=True)
+    stage.browsed += there.received()
 
 
 # ---- walking them ----
