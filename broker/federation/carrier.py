@@ -1,4 +1,4 @@
-"""Messages on their way from one side to another (`basic_peer`), for a shovel or a link of a federation.
+"""Messages on their way from one side to another (`peer`), for a shovel or a link of a federation.
 
     ack-mode      a message is acknowledged at the source              after a failure
     ------------  ---------------------------------------------------  ------------------------------------
@@ -17,16 +17,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
-    from qstore.broker.federation.basic_peer import Side
     from qstore.broker.model.message import Content
-    from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered
-    from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+    from qstore.formats.errors import FormatError
 
 
 class AckMode(Enum):
@@ -68,6 +66,31 @@ def read_delay(what: str, value: object) -> float:
 # ---- messages under way ----
 
 
+class Channel(Protocol):
+    """What a side sends messages on, and acknowledges them: that of AMQP 0-9-1, and those that do the same."""
+
+    @property
+    def settled_below(self) -> int:
+        """All messages that were sent with numbers, from 1 on, below this are confirmed or refused."""
+
+    def publish(self, payload: bytes, header: bytes, body: Content) -> int:
+        """Send a message, and return its number. Raises FormatError: it cannot be sent."""
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Acknowledge a message, or all up to it."""
+
+    def nack(self, tag: int) -> None:
+        """Return a message to its queue."""
+
+
+class Carried(Protocol):
+    """A side that messages come from or go to."""
+
+    @property
+    def channel(self) -> Channel:
+        """Its channel."""
+
+
 class Carrier:
     """What is under way between two open sides.
 
@@ -83,8 +106,8 @@ class Carrier:
 
     def __init__(
         self,
-        source: Side,
-        dest: Side,
+        source: Carried,
+        dest: Carried,
         mode: AckMode,
         delay: float,
         call_soon: Callable[[Callable[[], None]], object],
@@ -127,7 +150,7 @@ class Carrier:
             is_acknowledged: whether the source expects an acknowledgement.
 
         Raises:
-            Amqp091Error: it cannot be published.
+            FormatError: it cannot be published.
         """
         self._dest.channel.publish(payload, header, body)
         if self._mode is AckMode.ON_CONFIRM:
@@ -194,8 +217,7 @@ class Carrier:
         self._returned(len(refused))
 
 
-def unpublished(delivered: Delivered, error: Amqp091Error, *, is_lost: bool) -> str:
-    """The sentence for the log about a message that cannot be published."""
-    key = delivered.routed[2 + delivered.routed[0] :].decode("utf-8", "replace")
+def unpublished(key: str, error: FormatError, *, is_lost: bool) -> str:
+    """The sentence for the log about a message with a routing key that cannot be published."""
     what = "it is lost (ack-mode no-ack)" if is_lost else "it is tried again until it is removed from its queue there"
     return f'a message with the routing key "{printable(key)}" cannot be published: {error}; {what}'

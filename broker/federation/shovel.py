@@ -1,8 +1,8 @@
 """Shovels: each takes messages from a queue or exchange of one broker, and publishes them to another, or to this one.
 
 A shovel is a parameter of the component `shovel` (`model/parameters`), with RabbitMQ's keys (`_KEYS`). Its two sides
-are connections over AMQP 0-9-1 (`basic_peer`); one that leads to this broker has no socket, and is authorized as the
-user who has set the parameter.
+are connections over AMQP 0-9-1, 1.0 or 0-10 (`shovel_ends`); one that leads to this broker has no socket, and is
+authorized as the user who has set the parameter.
 
     STARTING     both sides connect; then queues and exchanges are looked up, and queues that do not exist are declared
     RUNNING      messages flow
@@ -27,29 +27,52 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.federation.basic_peer import PeerNetwork, Side
+from qstore.broker.federation.basic_peer import Side
 from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
+from qstore.broker.federation.link_peer import LinkSide
+from qstore.broker.federation.peer import PeerNetwork, PeerSide
+from qstore.broker.federation.shovel_ends import (
+    BasicDestination,
+    BasicSource,
+    Destination,
+    LinkDestination,
+    LinkSource,
+    Source,
+    TransferDestination,
+    TransferSource,
+    basic_message,
+    read_section_properties,
+)
+from qstore.broker.federation.transfer_peer import TransferSide
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Client
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
-from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, decode_deliver, encode_publish
+from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, decode_deliver
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
-from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
+from qstore.formats.errors import FormatError
 from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
-    from qstore.broker.model.message import Content
+    from qstore.broker.model.message import Content, Message
     from qstore.broker.model.parameters import Key, Parameter
     from qstore.broker.protocols.amqp_0_9_1.client_connection import Values
 
 _LOG: Final = log_of("Network")
 
 COMPONENT: Final = "shovel"
+
+BASIC, LINKS, TRANSFERS = "amqp091", "amqp10", "amqp010"
+"""Protocols of a side: AMQP 0-9-1 and 1.0, with RabbitMQ's names, and 0-10."""
+
+PROTOCOLS: Final = (BASIC, LINKS, TRANSFERS)
+
+MAX_ADDRESS: Final = 1024
+"""Bytes of an address of AMQP 1.0."""
 
 QUEUE_LENGTH: Final = -1
 """In the place of a number of messages: as many as the queue has at the start."""
@@ -66,6 +89,7 @@ SHOVELLED: Final = "x-shovelled"
 SHOVELLED_AT: Final = "x-shovelled-timestamp"
 
 _TARGETS_KEPT: Final = 1024
+_BY_LINKS: Final = frozenset(("shovelled-by", "shovel-type", "shovel-name"))  # with AMQP 1.0, as in RabbitMQ
 
 
 class ShovelState(Enum):
@@ -84,6 +108,8 @@ class Definition(NamedTuple):
 
     Attributes:
         src_uris, dest_uris: the brokers of the two sides, each with alternatives.
+        src_protocol, dest_protocol: of `PROTOCOLS`.
+        src_address, dest_address: with AMQP 1.0, the addresses of the two sides; None with another protocol.
         src_queue: the queue to consume; None for an exchange.
         src_exchange, src_key: the exchange to which an exclusive queue is bound, and the key; None for a queue.
         dest_queue: the queue to publish to; None for an exchange.
@@ -94,12 +120,17 @@ class Definition(NamedTuple):
         delete_after: messages after which the shovel is deleted; QUEUE_LENGTH; None for never.
         ack_mode: as above.
         delay: seconds before it starts again; 0 for never.
-        properties: replace those of messages.
+        properties: replace those of messages, with AMQP 0-9-1.
+        section, application, annotations: likewise, with AMQP 1.0: fields of the section properties, and entries.
         adds_headers, adds_timestamp: whether messages get the header `x-shovelled`, or one with the time.
     """
 
     src_uris: tuple[AmqpUri, ...]
     dest_uris: tuple[AmqpUri, ...]
+    src_protocol: str
+    dest_protocol: str
+    src_address: str | None
+    dest_address: str | None
     src_queue: str | None
     src_exchange: str | None
     src_key: str
@@ -114,8 +145,32 @@ class Definition(NamedTuple):
     ack_mode: AckMode
     delay: float
     properties: Mapping[str, Any]
+    section: Mapping[str, Any]
+    application: TypedMap
+    annotations: TypedMap
     adds_headers: bool
     adds_timestamp: bool
+
+    def source(self, uri: str) -> Mapping[str, str]:
+        """Where messages come from, as management shows it."""
+        return _place(uri, self.src_queue, self.src_exchange, self.src_key, self.src_address)
+
+    def destination(self, uri: str) -> Mapping[str, str]:
+        """Where messages go, likewise."""
+        return _place(uri, self.dest_queue, self.dest_exchange, self.dest_key, self.dest_address)
+
+    @property
+    def changes_sections(self) -> bool:
+        """Whether it changes sections of AMQP 1.0."""
+        return bool(self.section or self.application or self.annotations)
+
+
+def _place(
+    uri: str, queue: str | None, exchange: str | None, key: str | None, address: str | None
+) -> Mapping[str, str]:
+    key = key if queue is None and address is None else None
+    found = {"uri": uri, "queue": queue, "exchange": exchange, "exchange-key": key, "address": address}
+    return {name: text for name, text in found.items() if text}
 
 
 def _count(what: str, value: object) -> int:
@@ -141,9 +196,24 @@ def _ack_mode(what: str, value: object) -> AckMode:
         raise InvalidArgumentError(f"{what} must be one of {', '.join(each.value for each in AckMode)}") from None
 
 
-def _protocol(what: str, value: object) -> None:
-    if value != "amqp091":
-        raise InvalidArgumentError(f"{what} can only be amqp091: shovels speak AMQP 0-9-1")
+def _protocol(what: str, value: object) -> str:
+    if not isinstance(value, str) or value not in PROTOCOLS:
+        raise InvalidArgumentError(f"{what} must be one of {', '.join(PROTOCOLS)}")
+    return value
+
+
+def _address(what: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "replace")) <= MAX_ADDRESS:
+        raise InvalidArgumentError(f"{what} must be a string of 1 to {MAX_ADDRESS:,} bytes")
+    return value
+
+
+def _section(what: str, value: object) -> Mapping[str, Any]:
+    found = {name.replace("-", "_"): each for name, each in _table(what, value).entries}
+    try:
+        return read_section_properties(found)
+    except FormatError as error:
+        raise InvalidArgumentError(f"{what}: {error.what}") from None
 
 
 def _table(what: str, value: object) -> TypedMap:
@@ -184,6 +254,11 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "dest-uri": ("dest-uri", parse_uris),
     "src-protocol": ("src-protocol", _protocol),
     "dest-protocol": ("dest-protocol", _protocol),
+    "src-address": ("src-address", _address),
+    "dest-address": ("dest-address", _address),
+    "dest-properties": ("dest-properties", _section),
+    "dest-application-properties": ("dest-application-properties", _table),
+    "dest-message-annotations": ("dest-message-annotations", _table),
     "src-queue": ("src-queue", read_text),
     "src-queue-args": ("src-queue-args", _table),
     "src-exchange": ("src-exchange", read_text),
@@ -231,7 +306,8 @@ def read_definition(value: object) -> Definition:
     for key in ("src-uri", "dest-uri"):
         if key not in found:
             raise InvalidArgumentError(f"Key '{key}' not found: a shovel needs src-uri and dest-uri")
-    if "src-queue" not in found and "src-exchange" not in found:
+    _check_protocols(found)
+    if "src-queue" not in found and "src-exchange" not in found and "src-address" not in found:
         raise InvalidArgumentError("Must specify 'src-exchange' or 'src-queue'")
     for one, other in (("src-exchange", "src-queue"), ("dest-exchange", "dest-queue")):
         if one in found and other in found:
@@ -247,6 +323,10 @@ def read_definition(value: object) -> Definition:
     return Definition(
         src_uris=found["src-uri"],
         dest_uris=found["dest-uri"],
+        src_protocol=found.get("src-protocol", BASIC),
+        dest_protocol=found.get("dest-protocol", BASIC),
+        src_address=found.get("src-address"),
+        dest_address=found.get("dest-address"),
         src_queue=found.get("src-queue"),
         src_exchange=found.get("src-exchange"),
         src_key=found.get("src-exchange-key", ""),
@@ -261,9 +341,32 @@ def read_definition(value: object) -> Definition:
         ack_mode=mode,
         delay=found.get("reconnect-delay", DEFAULT_DELAY),
         properties=found.get("dest-publish-properties", {}),
+        section=found.get("dest-properties", {}),
+        application=found.get("dest-application-properties", EMPTY_MAP),
+        annotations=found.get("dest-message-annotations", EMPTY_MAP),
         adds_headers=found.get("dest-add-forward-headers", False),
         adds_timestamp=found.get("dest-add-timestamp-header", False),
     )
+
+
+def _check_protocols(found: Mapping[str, Any]) -> None:
+    """Check that each side has only keys of its protocol, and its address. Raises InvalidArgumentError."""
+    for side in ("src", "dest"):
+        protocol = found.get(f"{side}-protocol", BASIC)
+        for key in found:
+            name = key.removeprefix(f"{side}-")
+            if name != key and name in _ONLY and protocol not in _ONLY[name]:
+                raise InvalidArgumentError(f"{key} has no effect with {side}-protocol {protocol}")
+        if protocol == LINKS and f"{side}-address" not in found:
+            raise InvalidArgumentError(f"{side}-protocol {LINKS} needs {side}-address")
+
+
+#: Key without `src-` or `dest-` -> the protocols for which it has an effect, if that is not so for all.
+_ONLY: Final = {
+    **dict.fromkeys(("address", "properties", "application-properties", "message-annotations"), (LINKS,)),
+    **dict.fromkeys(("queue", "queue-args", "exchange", "exchange-key"), (BASIC, TRANSFERS)),
+    **dict.fromkeys(("consumer-args", "publish-properties"), (BASIC,)),
+}
 
 
 # ---- one shovel ----
@@ -314,8 +417,10 @@ class Shovel:
         self.state = ShovelState.STARTING
         self._since = shovels.clock()
         self._reason = ""
-        self._source: Side | None = None
-        self._dest: Side | None = None
+        self._source: PeerSide | None = None
+        self._dest: PeerSide | None = None
+        self._from: Source | None = None
+        self._to: Destination | None = None
         self._open = 0
         self._timer: Any = None
         self._is_gone = False
@@ -340,8 +445,7 @@ class Shovel:
         other = (definition.dest_uris[0] if dest is None else dest.uri).shown
         return ShovelStatus(
             self.key[0], self.key[2], self.state, self._since, self._reason, "" if dest is None else dest.blocked,
-            _place(own, definition.src_queue, definition.src_exchange, definition.src_key),
-            _place(other, definition.dest_queue, definition.dest_exchange, definition.dest_key),
+            definition.source(own), definition.destination(other),
             self._forwarded, 0 if self._carrier is None else self._carrier.pending, self._left, self._failures,
         )  # fmt: skip
 
@@ -356,11 +460,20 @@ class Shovel:
         shovels, definition = self._shovels, self.definition
         name = f"Shovel {self.key[2]}"
         broker, network, user = shovels.broker, shovels.network, self._user
-        self._source = Side(self, broker, network, definition.src_uris, user, name)
-        self._dest = Side(self, broker, network, definition.dest_uris, user, name)
-        self._source.connect()
-        if self._dest is not None:  # otherwise the source has failed at once
-            self._dest.connect()
+        sides: dict[str, Any] = {BASIC: Side, LINKS: LinkSide, TRANSFERS: TransferSide}
+        source = sides[definition.src_protocol](self, broker, network, definition.src_uris, user, name)
+        dest = sides[definition.dest_protocol](self, broker, network, definition.dest_uris, user, name)
+        self._source, self._dest = source, dest
+        self._from = (
+            LinkSource(source, definition.src_address or "")
+            if isinstance(source, LinkSide)
+            else (TransferSource if isinstance(source, TransferSide) else BasicSource)(source, definition)
+        )
+        ends: dict[str, Any] = {BASIC: BasicDestination, LINKS: LinkDestination, TRANSFERS: TransferDestination}
+        self._to = ends[definition.dest_protocol](dest, definition)
+        source.connect()
+        if self._dest is dest:  # otherwise the source has failed at once
+            dest.connect()
 
     def restart(self) -> None:
         """Start again now, unless it is to be deleted."""
@@ -383,6 +496,7 @@ class Shovel:
 
     def _close_sides(self, *, is_abrupt: bool = False) -> None:
         sides, self._source, self._dest = (self._source, self._dest), None, None
+        self._from = self._to = None
         if self._carrier is not None:
             self._carrier.stop()
             self._carrier = None
@@ -413,84 +527,53 @@ class Shovel:
 
     # ---- its sides ----
 
-    def side_open(self, side: Side) -> None:  # noqa: ARG002 – both are needed
+    def side_open(self, side: PeerSide) -> None:  # noqa: ARG002 – both are needed
         """As `SideOwner.side_open`."""
         self._open += 1
-        if self._open == 2 and self._dest is not None:
-            definition = self.definition
-            if definition.dest_queue is not None:
-                self._dest.ensure_queue(definition.dest_queue, definition.dest_arguments, self._destination_found)
-            else:
-                self._dest.check_exchange(definition.dest_exchange or "", lambda: self._destination_found(0))
+        if self._open == 2 and self._to is not None:
+            confirms = self.definition.ack_mode is AckMode.ON_CONFIRM
+            self._to.look_up(confirms=confirms, done=self._look_up_source)
 
-    def side_failed(self, side: Side, reason: str) -> None:
+    def side_failed(self, side: PeerSide, reason: str) -> None:
         """As `SideOwner.side_failed`."""
         if side in (self._source, self._dest):
             which = "source" if side is self._source else "destination"
             self._fail(f"{which} {side.uri.shown}: {reason}")
 
-    def side_changed(self, side: Side) -> None:
+    def side_changed(self, side: PeerSide) -> None:
         """As `SideOwner.side_changed`: read from the source only while the destination takes messages."""
         if side is self._dest and self._source is not None:
             self._source.hold(is_held=side.is_full)
 
     # ---- getting ready ----
 
-    def _destination_found(self, _messages: int) -> None:
-        source, dest, definition = self._source, self._dest, self.definition
-        if source is None or dest is None:
-            return
-        if definition.ack_mode is AckMode.ON_CONFIRM:
-            dest.channel.confirm_select(dest.expect(lambda _values: self._look_up_source()))
-        else:
-            self._look_up_source()
-
     def _look_up_source(self) -> None:
-        source, definition = self._source, self.definition
-        if source is None:
-            return
-        if definition.src_queue is not None:
-            source.ensure_queue(definition.src_queue, definition.src_arguments, self._source_found)
-            return
-        exchange = definition.src_exchange or ""
+        if self._from is not None:
+            self._from.look_up(self._source_found)
 
-        def declared(values: Values) -> None:
-            name = str(values["queue"])
-            bound = source.expect(lambda _values: self._source_found(0, name))
-            source.channel.bind_queue(name, exchange, definition.src_key, bound)
-
-        source.channel.declare_queue("", source.expect(declared), exclusive=True)
-
-    def _source_found(self, messages: int, queue: str = "") -> None:
-        """The source's queue has so many messages; it has another name than the definition's if it is exclusive."""
+    def _source_found(self, messages: int, name: str) -> None:
+        """The source has so many messages; its name is that of an exclusive queue if it is an exchange."""
         after = self.definition.delete_after
         if after is not None:
             self._left = messages if after == QUEUE_LENGTH else after
         if not self._left:
             self._finish()
         else:
-            self._consume(queue or self.definition.src_queue or "")
+            self._consume(name)
 
-    def _consume(self, queue: str) -> None:
+    def _consume(self, name: str) -> None:
         source, dest, definition = self._source, self._dest, self.definition
-        if source is None or dest is None:
+        if source is None or dest is None or self._from is None:
             return
-        self._prepare_messages(queue)
+        self._prepare_messages(name)
         shovels = self._shovels
         self._carrier = Carrier(
             source, dest, definition.ack_mode, definition.delay, shovels.call_soon, shovels.call_later,
             self._look_for_end, self._went_back,
         )  # fmt: skip
         prefetch = definition.prefetch if self._left < 0 else min(definition.prefetch, self._left)
-        source.channel.qos(prefetch, source.expect(lambda _values: None))
-        source.delivers = True
-        source.channel.consume(
-            queue,
-            "",
-            source.expect(lambda _values: self._running()),
-            no_ack=definition.ack_mode is AckMode.NO_ACK and self._left < 0,
-            arguments=definition.consumer_arguments,
-        )
+        no_ack = definition.ack_mode is AckMode.NO_ACK and self._left < 0
+        self._from.consume(name, prefetch, no_ack=no_ack, done=self._running)
 
     def _running(self) -> None:
         self._become(ShovelState.RUNNING)
@@ -516,52 +599,91 @@ class Shovel:
     # ---- messages ----
 
     def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
-        """As `SideOwner.on_delivery`: publish a message."""
-        carrier = self._carrier
-        if carrier is None or not self._left or self.state is not ShovelState.RUNNING:
+        """As `SideOwner.on_delivery`: publish a message that came over AMQP 0-9-1."""
+        if not self._takes:
             return  # it stays unacknowledged, and returns to its queue
-        is_acknowledged = self.definition.ack_mode is not AckMode.NO_ACK or self._left >= 0
         try:
             delivered = decode_deliver(payload)
         except Amqp091Error as error:
             self._fail(f"a delivery of the source cannot be read: {error}")
             return
+        to = self._to
         try:
-            publish = self._payloads.get(delivered.routed) or self._target(delivered)
-            if self._changes:
-                header = self._changed(header)
-            carrier.carry(delivered.delivery_tag, publish, header, body, is_acknowledged=is_acknowledged)
-        except Amqp091Error as error:
-            if is_acknowledged:
-                carrier.refuse(delivered.delivery_tag)
-            if not self._is_warned:
-                self._is_warned = True
-                _LOG.warning("%s: %s", self, unpublished(delivered, error, is_lost=not is_acknowledged))
-        else:
-            self._forwarded += 1
+            if isinstance(to, BasicDestination):
+                publish = self._payloads.get(delivered.routed) or self._target(to, delivered)
+            else:
+                message = basic_message(delivered, header, body, self._shovels.clock())
+                publish, header, body = self._encoded(message)
+            self._carry(delivered.delivery_tag, publish, header, body)
+        except FormatError as error:
+            self._not_carried(delivered.delivery_tag, delivered.key, error)
+
+    def on_message(self, tag: int, message: Message) -> None:
+        """As `MessageOwner.on_message`: publish a message that came over another protocol."""
+        if self._takes:
+            try:
+                self._carry(tag, *self._encoded(message))
+            except FormatError as error:
+                self._not_carried(tag, message.routing_key, error)
+
+    @property
+    def _takes(self) -> bool:
+        return self._carrier is not None and bool(self._left) and self.state is ShovelState.RUNNING
+
+    def _encoded(self, message: Message) -> tuple[bytes, bytes, Content]:
+        """A message as the destination publishes it. Raises FormatError."""
+        assert self._to is not None
+        return self._to.encode(message, self._forwarded_headers, self._shovels.clock())
+
+    @property
+    def _is_acknowledged(self) -> bool:
+        return self.definition.ack_mode is not AckMode.NO_ACK or self._left >= 0
+
+    def _carry(self, tag: int, publish: bytes, header: bytes, body: Content) -> None:
+        """Publish a message. Raises FormatError: it cannot be sent."""
+        carrier = self._carrier
+        assert carrier is not None
+        if self._changes and isinstance(self._to, BasicDestination):
+            header = self._changed(header)
+        carrier.carry(tag, publish, header, body, is_acknowledged=self._is_acknowledged)
+        self._forwarded += 1
         if self._left > 0:
             self._left -= 1
 
-    def _target(self, delivered: Delivered) -> bytes:
+    def _not_carried(self, tag: int, key: str, error: FormatError) -> None:
+        """A message cannot be sent: it goes back."""
+        is_acknowledged = self._is_acknowledged
+        if is_acknowledged and self._carrier is not None:
+            self._carrier.refuse(tag)
+        if not self._is_warned:
+            self._is_warned = True
+            _LOG.warning("%s: %s", self, unpublished(key, error, is_lost=not is_acknowledged))
+        if self._left > 0:
+            self._left -= 1
+
+    def _target(self, to: BasicDestination, delivered: Delivered) -> bytes:
         """basic.publish for a message; kept by its exchange and key."""
-        definition = self.definition
-        if definition.dest_queue is not None:
-            routed, is_mandatory = encode_routed("", definition.dest_queue), True
-        elif definition.dest_exchange is None and definition.dest_key is None:
-            routed, is_mandatory = delivered.routed, False
-        else:
-            exchange_end = 1 + delivered.routed[0]
-            exchange = delivered.routed[:exchange_end]
-            key = delivered.routed[exchange_end:]
-            if definition.dest_exchange is not None:
-                exchange = encode_routed(definition.dest_exchange, "")[:-1]
-            if definition.dest_key is not None:
-                key = encode_routed("", definition.dest_key)[1:]
-            routed, is_mandatory = exchange + key, False
+        exchange_end = 1 + delivered.routed[0]
         if len(self._payloads) >= _TARGETS_KEPT:
             self._payloads.clear()
-        found = self._payloads[delivered.routed] = encode_publish(routed, mandatory=is_mandatory)
+        exchange = delivered.routed[1:exchange_end].decode("utf-8", "surrogateescape")
+        found = self._payloads[delivered.routed] = to.routed(exchange, delivered.key)
         return found
+
+    @property
+    def _forwarded_headers(self) -> TypedMap:
+        """What is added to the headers of messages of AMQP 0-10 and 1.0."""
+        entries: list[tuple[str, TypedValue]] = []
+        if self._forward_header is not None and self.definition.dest_protocol == LINKS:
+            texts = self._forward_header.value.entries
+            entries += [
+                (name, typed) for name, typed in texts if name in ("shovelled-by", "shovel-type", "shovel-name")
+            ]
+        elif self._forward_header is not None:
+            entries.append((SHOVELLED, TypedValue(LIST, (self._forward_header,))))
+        if self.definition.adds_timestamp:
+            entries.append((SHOVELLED_AT, typed_value(int(self._shovels.clock()))))
+        return TypedMap(tuple(entries))
 
     def _changed(self, header: bytes) -> bytes:
         """The content header with the properties and headers that the definition sets."""
@@ -595,9 +717,9 @@ class Shovel:
 
     def _look_for_end(self) -> None:
         """If all messages were acknowledged, make sure that the source has processed that: it answers in order."""
-        source, carrier = self._source, self._carrier
+        source, carrier = self._from, self._carrier
         if not self._left and source is not None and (carrier is None or carrier.is_idle):
-            source.channel.qos(1, source.expect(lambda _values: self._finish()))
+            source.synchronize(self._finish)
 
     def _finish(self) -> None:
         """All messages were forwarded: delete the parameter."""
@@ -606,11 +728,6 @@ class Shovel:
             self._is_gone = True
             _LOG.info("%s has forwarded all its messages (delete-after) and is deleted", self)
             self._shovels.finished(self)
-
-
-def _place(uri: str, queue: str | None, exchange: str | None, key: str | None) -> Mapping[str, str]:
-    found = {"uri": uri, "queue": queue, "exchange": exchange, "exchange-key": key if queue is None else None}
-    return {name: text for name, text in found.items() if text}
 
 
 def _shown(place: Mapping[str, str]) -> str:

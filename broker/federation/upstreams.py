@@ -40,8 +40,9 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from qstore.broker.federation.basic_peer import NO_OWNER, PeerNetwork, Side
+from qstore.broker.federation.basic_peer import NO_OWNER, Side
 from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
+from qstore.broker.federation.peer import PeerNetwork, PeerSide
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE, Applied
@@ -393,7 +394,7 @@ class UpstreamLink(ABC):
 
     # ---- its sides ----
 
-    def side_open(self, side: Side) -> None:  # noqa: ARG002 – both are needed
+    def side_open(self, side: PeerSide) -> None:  # noqa: ARG002 – both are needed
         """As `SideOwner.side_open`."""
         self._open += 1
         source, dest = self._source, self._dest
@@ -405,14 +406,14 @@ class UpstreamLink(ABC):
         else:
             self._set_up(source)
 
-    def side_failed(self, side: Side, reason: str) -> None:
+    def side_failed(self, side: PeerSide, reason: str) -> None:
         """As `SideOwner.side_failed`."""
         if side is self._source:
             self.fail(f"upstream {side.uri.shown}: {reason}")
         elif side is self._dest:
             self.fail(f"this broker: {reason}")
 
-    def side_changed(self, side: Side) -> None:
+    def side_changed(self, side: PeerSide) -> None:
         """As `SideOwner.side_changed`: read from the upstream only while this broker takes messages."""
         if side is self._dest and self._source is not None:
             self._source.hold(is_held=side.is_full)
@@ -491,7 +492,7 @@ class UpstreamLink(ABC):
                 carrier.refuse(delivered.delivery_tag)
             if not self._is_warned:
                 self._is_warned = True
-                _LOG.warning("%s: %s", self, unpublished(delivered, error, is_lost=not is_acknowledged))
+                _LOG.warning("%s: %s", self, unpublished(delivered.key, error, is_lost=not is_acknowledged))
             return
         self._forwarded += 1
 

@@ -17,6 +17,7 @@ what only the broker's end does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -175,6 +176,20 @@ class Connection(ABC):
     def is_behind(self) -> bool:
         """As `Machine.is_behind`."""
         return self._assembler.is_behind and self.phase is not Phase.CLOSED
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was paused by its owner (`pause`)."""
+        return self._pauses > 0
+
+    def limit_turns(self, at_once: int, clock: Callable[[], float]) -> None:
+        """Process so many frames and messages at once at most, and no longer than a turn of the event loop may take."""
+        self._assembler.max_at_once, self._assembler.clock = at_once, clock
+
+    @property
+    def received(self) -> tuple[int, int]:
+        """Frames and messages received; those of a read count once it was processed."""
+        return self._assembler.frames, self._assembler.messages
 
     def pause(self) -> None:
         """Buffer input until `unpause` was called as many times."""

@@ -22,7 +22,7 @@ XID: Final = BranchId(1, b"global", b"branch")
 HOUSE: Final = Path(__file__).parents[2]
 
 TIME_OF_DAY: Final = {
-    "broker/federation/basic_peer.py": "when a connection was made, which is shown",
+    "broker/federation/peer.py": "when a connection was made, which is shown",
     "broker/federation/shovel.py": "since when a shovel is in its state, which is shown, and the time in x-shovelled",
     "broker/federation/upstreams.py": "since when a link is in its state, which is shown",
     "broker/log/sinks.py": "the time of a line in the log",

@@ -514,6 +514,20 @@ def new_transfer(new: NewMessage) -> TransferMessage:
     return TransferMessage(header, body, new.exchange, properties, new.expires_at)
 
 
+def received_transfer(header: bytes, body: Content, now: float) -> TransferMessage:
+    """A message that a client has received at `now`, in seconds since 1970; its exchange is in its header.
+
+    Raises:
+        Amqp010Error: its header cannot be decoded.
+    """
+    given, others = split_header(header)
+    exchange, properties = _stored_properties(given)
+    expires_at = float(properties.expiration)
+    if properties.ttl is not None:
+        expires_at = now + properties.ttl / 1000
+    return TransferMessage(properties.encoded + others, body, exchange, properties, expires_at)
+
+
 # ---- stored messages ----
 
 

@@ -97,6 +97,11 @@ class Delivered(NamedTuple):
     redelivered: bool
     routed: bytes
 
+    @property
+    def key(self) -> str:
+        """The routing key."""
+        return self.routed[2 + self.routed[0] :].decode("utf-8", "surrogateescape")
+
 
 def decode_deliver(payload: bytes) -> Delivered:
     """Read a basic.deliver, without decoding exchange and routing key.

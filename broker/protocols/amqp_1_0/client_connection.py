@@ -236,11 +236,11 @@ class ReceivingLink(ClientLink):
         """Whether the broker confirms outcomes: it settles after the receiver."""
         return bool(self.answer.get("rcv_settle_mode") == SECOND)
 
-    def set_credit(self, credit: int, *, drain: bool = False) -> None:
-        """Set how many messages the broker may send from now on."""
+    def set_credit(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Set how many messages the broker may send from now on; `echo`: it is to answer (`LinkOwner.on_credit`)."""
         self.credit, self.is_draining = credit, drain
         self._allowed = max(self._allowed, self._received + credit)
-        self.session.send_flow(self, drain=drain)
+        self.session.send_flow(self, drain=drain, echo=echo)
 
 
 class ClientSession:
@@ -317,7 +317,9 @@ class ClientSession:
         self.connection.output += frame
         self.connection.frames_sent += 1
 
-    def send_flow(self, link: ReceivingLink | SendingLink | None = None, *, drain: bool = False) -> None:
+    def send_flow(
+        self, link: ReceivingLink | SendingLink | None = None, *, drain: bool = False, echo: bool = False
+    ) -> None:
         """Send flow, of the session or of a link."""
         values: dict[str, Any] = {
             "next_incoming_id": self._next_incoming,
@@ -328,7 +330,7 @@ class ClientSession:
         if link is not None:
             values |= {
                 "handle": link.handle, "delivery_count": link.delivery_count, "link_credit": link.credit,
-                "drain": drain or None,
+                "drain": drain or None, "echo": echo or None,
             }  # fmt: skip
         self.send("flow", **values)
 

@@ -1,0 +1,329 @@
+"""The broker as a client of a broker or another container over AMQP 1.0: a side (`peer`) with a session and one link.
+
+    source         messages arrive as far as there is credit: the prefetch count, less what is not settled
+    destination    messages wait for credit; meanwhile the side is full, and its source is not read
+
+Numbers and tags begin with 1, as those of AMQP 0-9-1 (`carrier`). A message that is refused or released is not
+accepted; what is acknowledged is settled by this end.
+
+A virtual host other than the default one is given as `vhost:NAME`, as RabbitMQ and this broker take it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from qstore.broker.federation.peer import Choose, PeerMachine, PeerNetwork, PeerSide, SideEvents
+from qstore.broker.federation.uri import AmqpUri
+from qstore.broker.model.completion import Done
+from qstore.broker.model.message import Content, Handling, Message
+from qstore.broker.protocols.amqp_1_0.client_connection import (
+    FIRST,
+    SETTLED,
+    UNSETTLED,
+    ClientConnection,
+    ClientSession,
+    ReceivingLink,
+    SendingLink,
+    error_text,
+)
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, expiry_of, fields_of, split_message
+from qstore.broker.protocols.connection import NORMAL, Phase
+from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.amqp_1_0.values import Amqp10Error, Value
+from qstore.formats.broker_records.topology import DEFAULT_HOST
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+
+_ACCEPTED: Final = Composite("accepted", {})
+_RETURNED: Final = Composite("modified", {"delivery_failed": True})
+_HEARTBEAT: Final = 60
+_TOP_UPS: Final = 4  # how often credit is given for each prefetch count of messages
+
+
+class LinkWire(ClientConnection):
+    """The client's end of a connection.
+
+    Args:
+        side: its owner.
+        machine: its machine.
+        choose: chooses the mechanism.
+        uri: the broker, as its URI describes it.
+        name: the connection's name, which the other broker shows.
+        max_message_bytes: as of `ClientConnection`.
+    """
+
+    def __init__(
+        self, side: LinkSide, machine: PeerMachine, choose: Choose, uri: AmqpUri, name: str, max_message_bytes: int
+    ) -> None:
+        self._machine, self._side = machine, side
+        host = uri.host or "localhost"
+        super().__init__(
+            choose, container=name, host_name=host if uri.vhost == DEFAULT_HOST else f"vhost:{uri.vhost}",
+            client_properties={"connection_name": name},
+            heartbeat=_HEARTBEAT if uri.heartbeat is None else uri.heartbeat, max_message_bytes=max_message_bytes,
+        )  # fmt: skip
+
+    def has_output(self) -> None:
+        """Send the output at the end of the tick."""
+        self._machine.has_output()
+
+    def on_open(self) -> None:
+        """The connection is open: begin the session."""
+        self._side.on_open()
+
+    def on_closed(self) -> None:
+        """The connection is closed or lost."""
+        if self.close_text and self.close_code != NORMAL:
+            self._side.lost(self.close_text)
+        self.end_sessions()
+        self._machine.wire_closed()
+
+
+class MessageOwner(SideEvents, Protocol):
+    """What a side is for, in a protocol whose messages are passed on decoded."""
+
+    def on_message(self, tag: int, message: Message) -> None:
+        """A message was received; its tag is what it is acknowledged by."""
+
+    def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
+        """As `ChannelOwner.on_confirmed`."""
+
+
+class LinkSide(PeerSide):
+    """A connection with a session and a link; its arguments are those of `PeerSide`."""
+
+    wire: LinkWire | None
+
+    def __init__(
+        self,
+        owner: MessageOwner,
+        broker: Broker,
+        network: PeerNetwork,
+        uris: Sequence[AmqpUri],
+        user: str,
+        name: str,
+    ) -> None:
+        super().__init__(owner, broker, network, uris, user, name)
+        self._channel = LinkChannel(self, owner)
+
+    @property
+    def channel(self) -> LinkChannel:
+        """As `PeerSide.channel`."""
+        return self._channel
+
+    def make_wire(self, machine_of: Callable[[str], PeerMachine], choose: Choose) -> PeerMachine:
+        """As `PeerSide.make_wire`."""
+        machine, limit = machine_of("AMQP 1.0"), self._broker.settings.max_message_bytes
+        self.wire = LinkWire(self, machine, choose, self.uri, self._name, limit)
+        machine.connect(self.wire)
+        return machine
+
+    def force_close(self, text: str) -> None:
+        """As `PeerSide.force_close`."""
+        wire = self.wire
+        if wire is not None:
+            wire.close(0, text)
+            wire.closed()
+
+    def on_open(self) -> None:
+        """The connection is open."""
+        assert self.wire is not None
+        self.channel.session = self.wire.begin_session(self.channel)
+
+    @property
+    def takes_messages(self) -> bool:
+        """As `PeerSide.takes_messages`: whether there is credit."""
+        return self.channel.takes_messages
+
+
+class LinkChannel:
+    """The session and the link of a side, with what `carrier` needs of a channel.
+
+    Args:
+        side: the side.
+        owner: what it is for.
+
+    Attributes:
+        session: the session.
+        published: the number of the last message that was sent.
+    """
+
+    session: ClientSession
+
+    def __init__(self, side: LinkSide, owner: MessageOwner) -> None:
+        self._side, self._owner = side, owner
+        self._sending: SendingLink | None = None
+        self._receiving: ReceivingLink | None = None
+        self.published = 0
+        self._done = Done(1)
+        self._confirms = False
+        self._queue: deque[tuple[bytes, Content]] = deque()  # messages that wait for credit
+        self._unsettled: dict[int, None] = {}  # tags, in ascending order
+        self._prefetch = 0
+        self._attached: Callable[[], None] | None = None
+        self._synchronized: Callable[[], None] | None = None
+
+    # ---- what happens to the session and the link ----
+
+    def on_begun(self) -> None:
+        """As `SessionOwner.on_begun`."""
+        self._side.opened()
+
+    def on_ended(self, error: Composite | None) -> None:
+        """The session or the link has ended."""
+        wire = self._side.wire
+        if wire is not None and wire.phase is Phase.OPEN:
+            self._side.fail("the broker has ended the link" if error is None else error_text(error))
+
+    def on_attached(self) -> None:
+        """As `LinkOwner.on_attached`."""
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            attached()
+
+    def on_credit(self) -> None:
+        """As `LinkOwner.on_credit`."""
+        link, queue = self._sending, self._queue
+        if link is not None:
+            while queue and link.can_send:
+                link.transfer(*queue.popleft(), is_settled=not self._confirms)
+            self._side.look()
+        synchronized, self._synchronized = self._synchronized, None
+        if synchronized is not None:
+            synchronized()
+
+    # ---- as a destination ----
+
+    def attach_target(self, address: str, *, confirms: bool, done: Callable[[], None]) -> None:
+        """Attach the link, to send messages; `confirms`: whether they are confirmed."""
+        self._confirms, self._attached = confirms, done
+        self._sending = self.session.attach_sender(
+            "shovel", self, snd_settle_mode=UNSETTLED if confirms else SETTLED, rcv_settle_mode=FIRST,
+            source=Composite("source", {}), target=Composite("target", {"address": Value("string", address)}),
+        )  # fmt: skip
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether a message would be sent at once, if it is one that is sent."""
+        return self._sending is None or (not self._queue and self._sending.can_send)
+
+    def publish(self, payload: bytes, header: bytes, body: Content) -> int:
+        """Send a message, as soon as there is credit.
+
+        Args:
+            payload: nothing.
+            header: its sections before the body.
+            body: the others.
+
+        Returns:
+            its number.
+        """
+        del payload
+        link = self._sending
+        assert link is not None
+        self.published += 1
+        if self._queue or not link.can_send:
+            self._queue.append((header, body))
+        else:
+            link.transfer(header, body, is_settled=not self._confirms)
+        if not link.can_send:
+            self._side.look()
+        return self.published
+
+    @property
+    def settled_below(self) -> int:
+        """All messages with numbers below this are confirmed or refused."""
+        return self._done.below
+
+    def on_outcome(self, first: int, last: int, state: Composite | None) -> None:
+        """As `SessionOwner.on_outcome`."""
+        is_accepted = state is not None and state.name == "accepted"
+        for begin, end in list(self._done.missing(first + 1, last + 1)):
+            self._done.add(begin, end)
+            self._owner.on_confirmed(begin, end, is_accepted=is_accepted)
+
+    def on_settled(self, first: int, last: int) -> None:
+        """As `SessionOwner.on_settled`: this end settles."""
+
+    # ---- as a source ----
+
+    def attach_source(self, address: str, *, prefetch: int, no_ack: bool, done: Callable[[], None]) -> None:
+        """Attach the link, to receive messages."""
+        self._prefetch = prefetch
+
+        def attached() -> None:
+            done()
+            self._top_up()
+
+        self._attached = attached
+        self._receiving = self.session.attach_receiver(
+            "shovel", self, snd_settle_mode=SETTLED if no_ack else UNSETTLED, rcv_settle_mode=FIRST,
+            source=Composite("source", {"address": Value("string", address)}), target=Composite("target", {}),
+        )  # fmt: skip
+
+    def _top_up(self) -> None:
+        link = self._receiving
+        if link is not None and link.is_attached:
+            free = self._prefetch - len(self._unsettled)
+            if (free - link.credit) * _TOP_UPS >= self._prefetch:
+                link.set_credit(free)
+
+    def on_message(self, number: int, content: Content, *, is_settled: bool) -> None:
+        """As `LinkOwner.on_message`."""
+        try:
+            message = section_message(content, time.time())
+        except Amqp10Error as error:
+            self._side.fail(f"a message cannot be read: {error}")
+            return
+        if not is_settled:
+            self._unsettled[number + 1] = None
+        self._owner.on_message(number + 1, message)
+        if is_settled:
+            self._top_up()
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Accept a message, or all up to it."""
+        unsettled = self._unsettled
+        first = tag
+        if multiple:
+            first = next(iter(unsettled), tag + 1)
+            while unsettled and (each := next(iter(unsettled))) <= tag:
+                del unsettled[each]
+        else:
+            unsettled.pop(tag, None)
+        if first <= tag:
+            self.session.settle([(first - 1, tag - 1)], _ACCEPTED, is_settled=True)
+        self._top_up()
+
+    def nack(self, tag: int) -> None:
+        """Return a message to its queue."""
+        self._unsettled.pop(tag, None)
+        self.session.settle([(tag - 1, tag - 1)], _RETURNED, is_settled=True)
+        self._top_up()
+
+    def synchronize(self, done: Callable[[], None]) -> None:
+        """Take the credit back, and call when the broker has processed what was acknowledged: it answers in order."""
+        link = self._receiving
+        if link is not None:
+            self._prefetch = 0
+            self._synchronized = done
+            link.set_credit(0, echo=True)
+
+
+def section_message(content: Content, now: float) -> SectionMessage:
+    """A message that was received, without an exchange; its key is its subject. Raises Amqp10Error."""
+    header, body, sections = split_message(content)
+    fields, expires_at = fields_of(header, sections), expiry_of(header, sections)
+    if fields.ttl is not None:
+        end = now + fields.ttl / 1000
+        expires_at = min(expires_at, end) if expires_at else end
+    handling = Handling(priority=fields.priority)
+    message = SectionMessage(header, body, sections, "", "", b"", fields, handling, expires_at)
+    subject: Any = message.section_properties().get("subject")
+    message.routing_key = subject or ""
+    return message
