@@ -50,6 +50,11 @@ class BasicPeer(ClientConnection):
         """Send the output at the end of the tick."""
         self._machine.has_output()
 
+    def resume(self) -> None:
+        """As `Connection.resume`."""
+        super().resume()
+        self._machine.wire_resumed()
+
     def on_closed(self) -> None:
         """The connection is closed or lost."""
         super().on_closed()

@@ -72,6 +72,11 @@ class LinkWire(ClientConnection):
         """Send the output at the end of the tick."""
         self._machine.has_output()
 
+    def resume(self) -> None:
+        """As `Connection.resume`."""
+        super().resume()
+        self._machine.wire_resumed()
+
     def on_open(self) -> None:
         """The connection is open: begin the session."""
         self._side.on_open()
@@ -183,11 +188,13 @@ class LinkChannel:
     def on_attached(self) -> None:
         """As `LinkOwner.on_attached`."""
         attached, self._attached = self._attached, None
-        if attached is not None:
+        if attached is not None and not self._side.is_over:
             attached()
 
     def on_credit(self) -> None:
         """As `LinkOwner.on_credit`."""
+        if self._side.is_over:
+            return
         link, queue = self._sending, self._queue
         if link is not None:
             while queue and link.can_send:
@@ -242,6 +249,8 @@ class LinkChannel:
 
     def on_outcome(self, first: int, last: int, state: Composite | None) -> None:
         """As `SessionOwner.on_outcome`."""
+        if self._side.is_over:
+            return
         is_accepted = state is not None and state.name == "accepted"
         for begin, end in list(self._done.missing(first + 1, last + 1)):
             self._done.add(begin, end)
@@ -275,6 +284,8 @@ class LinkChannel:
 
     def on_message(self, number: int, content: Content, *, is_settled: bool) -> None:
         """As `LinkOwner.on_message`."""
+        if self._side.is_over:
+            return
         try:
             message = section_message(content, time.time())
         except Amqp10Error as error:

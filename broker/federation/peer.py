@@ -114,11 +114,12 @@ class PeerMachine:
 
     def resume(self) -> None:
         """As `Machine.resume`."""
-        wire = self.wire
-        if wire.phase is Phase.CLOSED or wire.is_held:
-            return
-        wire.resume()
-        self._host.resumed()
+        self.wire.resume()
+
+    def wire_resumed(self) -> None:
+        """The connection has processed what it had buffered, unless it is paused: go on reading."""
+        if self.wire.phase is not Phase.CLOSED and not self.wire.is_held:
+            self._host.resumed()
 
     def on_timer(self, now: float) -> None:
         """As `Machine.on_timer`: check heartbeats, and whether the answer to a close is overdue."""
@@ -374,6 +375,11 @@ class PeerSide(ABC):
                 self._events.side_changed(self)
 
     # ---- what happens to it ----
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed or has failed: its owner hears nothing more."""
+        return self._is_over
 
     def opened(self) -> None:
         """It can be used."""

@@ -153,11 +153,13 @@ class Definition(NamedTuple):
 
     def source(self, uri: str) -> Mapping[str, str]:
         """Where messages come from, as management shows it."""
-        return _place(uri, self.src_queue, self.src_exchange, self.src_key, self.src_address)
+        place = _place(uri, self.src_queue, self.src_exchange, self.src_key, self.src_address)
+        return place if self.src_protocol == BASIC else {**place, "protocol": self.src_protocol}
 
     def destination(self, uri: str) -> Mapping[str, str]:
         """Where messages go, likewise."""
-        return _place(uri, self.dest_queue, self.dest_exchange, self.dest_key, self.dest_address)
+        place = _place(uri, self.dest_queue, self.dest_exchange, self.dest_key, self.dest_address)
+        return place if self.dest_protocol == BASIC else {**place, "protocol": self.dest_protocol}
 
     @property
     def changes_sections(self) -> bool:
@@ -381,7 +383,8 @@ class ShovelStatus(NamedTuple):
         since: when that began, in seconds since 1970.
         reason: why it is terminated.
         blocked: why the destination takes no messages.
-        source, destination: URIs without user and password, queue or exchange and key.
+        source, destination: URIs without user and password, queue, or exchange and key, or address; the protocol, if it
+            is not AMQP 0-9-1.
         forwarded: messages published since the broker has started.
         pending: messages that are not acknowledged at the source yet.
         left: messages until it is deleted; -1 if it is not.
@@ -592,7 +595,7 @@ class Shovel:
                 "shovel-vhost": self.key[0], "src-uri": status.source["uri"], "dest-uri": status.destination["uri"],
             }  # fmt: skip
             for prefix, place in (("src", status.source), ("dest", status.destination)):
-                texts |= {f"{prefix}-{name}": text for name, text in place.items() if name != "uri"}
+                texts |= {f"{prefix}-{name}": text for name, text in place.items() if name not in ("uri", "protocol")}
             texts.setdefault("src-queue", queue)
             self._forward_header = typed_value(texts)
 

@@ -30,7 +30,7 @@ from qstore.broker.protocols.message import native_of
 from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import decode_header
 from qstore.formats.amqp_0_10.commands import encode_command
-from qstore.formats.amqp_1_0.composites import encode_composite, read_composite
+from qstore.formats.amqp_1_0.composites import ANY, BY_NAME, encode_composite
 from qstore.formats.amqp_1_0.neutral import map_value, value_of
 from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, encode_section, section_value
 from qstore.formats.amqp_1_0.values import Value, plain_key
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, Values
 
 _PERSISTENT: Final = 2
-_OF_ANY_TYPE: Final = frozenset(("message_id", "to", "reply_to", "correlation_id"))
 
 
 class UnsendableError(FormatError):
@@ -295,18 +294,23 @@ def _properties_section(message: SectionMessage, changes: Mapping[str, Any]) -> 
 
 def read_section_properties(given: Mapping[str, TypedValue]) -> Mapping[str, Any]:
     """Fields of the section properties from plain values. Raises FormatError: there is none of a name, or its type."""
+    kinds = {field.name: field.base for field in BY_NAME["properties"].fields}
     fields: dict[str, Any] = {}
     for name, typed in given.items():
-        value = typed.value
-        if name == "user_id" and isinstance(value, str):
-            value = value.encode()
-        fields[name] = value_of(typed) if name in _OF_ANY_TYPE else value
-    encoded = encode_composite("properties", fields)
-    found = read_composite(encoded, 0, len(encoded))[0].fields
-    unknown = fields.keys() - found.keys()
-    if unknown:
-        raise UnsendableError(f"AMQP 1.0 has no property {sorted(unknown)[0]!a:.64}")
-    return found
+        value, kind = typed.value, kinds.get(name)
+        if kind is None:
+            raise UnsendableError(f"AMQP 1.0 has no property {name!a:.64}")
+        if kind == ANY:
+            fields[name] = value_of(typed)
+            continue
+        if type(value) is not (int if kind in _NUMBERS else str):
+            raise UnsendableError(f"the property {name} must be {'a number' if kind in _NUMBERS else 'a string'}")
+        fields[name] = str(value).encode() if kind == "binary" else value
+    encode_composite("properties", fields)
+    return fields
+
+
+_NUMBERS: Final = frozenset(("timestamp", "uint", "sequence-no"))
 
 
 class TransferDestination(Destination):

@@ -75,6 +75,7 @@ class TransferWire(ClientConnection):
         """As `Connection.resume`."""
         super().resume()
         self._side.after_input()
+        self._machine.wire_resumed()
 
     def on_open(self) -> None:
         """The connection is open: attach the session."""
@@ -174,6 +175,8 @@ class TransferSession(ClientSession):
 
     def on_peer_completed(self, first: int, last: int) -> None:
         """As `Session.on_peer_completed`: messages are on the broker's disk, and calls are done."""
+        if self._side.is_over:
+            return
         for number in [number for number in self._completions if first <= number <= last]:
             self._completions.pop(number)()
         pending = self._pending
@@ -187,7 +190,7 @@ class TransferSession(ClientSession):
     def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """As `ClientSession.on_command`."""
         number = self.begin_command()
-        if number < 0:
+        if number < 0 or self._side.is_over:
             return
         if payload[:2] == _TRANSFER:
             self._on_transfer(number, header or b"", body or b"")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qstore.tools.web.resources import Api
 
 _PLACES: Final = (("src", "source"), ("dest", "destination"))
-_NAMES: Final = {
+_NAMES: Final = {"address": "address", 
     "uri": "uri", "queue": "queue", "exchange": "exchange", "exchange-key": "exchange_key", "protocol": "protocol"
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ def _row(data: Data, node: str) -> Row:
     for prefix, name in _PLACES:
         place = plain(data.get(name) or {})
         found |= {f"{prefix}_{_NAMES[key]}": text for key, text in place.items() if key in _NAMES}
-        found[f"{prefix}_protocol"] = "amqp091"
+        found[f"{prefix}_protocol"] = place.get("protocol", "amqp091")
     return found
 
 

@@ -78,7 +78,7 @@ class Life:
         """The other broker is killed, and starts again: it has what was on its disk."""
         store = self.far.store
         assert isinstance(store, KilledStore)
-        self.survived += [int(bytes(restore_message(each).body)) for each in store.enqueued[: store.safe]]
+        self.survived += [int(bytes(restore_message(each).content())) for each in store.enqueued[: store.safe]]
         dead = self.far
         self.worlds.others["far"] = self.new_far()
         for wire in self.worlds.wires:
@@ -133,7 +133,10 @@ def test_a_destination_whose_socket_is_full_stops_the_source() -> None:
     wire.client.pause_sending()
     life.publish(*range(10))
     assert life.far.store.enqueued == []
+    source = next(each for each in life.worlds.wires if each.world is life.own)
+    before = source.client_host.resumptions
     wire.client.resume_sending()
+    assert source.client_host.resumptions > before, "the source's socket is read again"
     life.worlds.run()
     assert len(life.far.store.enqueued) == 10
 
@@ -229,9 +232,19 @@ class AcknowledgesTheNext(Carrier):
         super().on_confirmed(first, last, is_accepted=is_accepted)
 
 
-def lost_in(seed: int) -> set[int]:
+BY_PROTOCOL = {
+    "amqp091": {},
+    "amqp10": {
+        "src-protocol": "amqp10", "src-queue": None, "src-address": "a",
+        "dest-protocol": "amqp10", "dest-queue": None, "dest-address": "b",
+    },
+    "amqp010": {"src-protocol": "amqp010", "dest-protocol": "amqp010"},
+}  # fmt: skip
+
+
+def lost_in(seed: int, protocol: str = "amqp091") -> set[int]:
     """The messages that are lost in a history of publishing, syncing, cutting and killing."""
-    chance, life, published = random.Random(seed), Life(), 0
+    chance, life, published = random.Random(seed), Life(**BY_PROTOCOL[protocol]), 0
     for _ in range(60):
         action = chance.random()
         if action < 0.5:
@@ -255,16 +268,20 @@ def lost_in(seed: int) -> set[int]:
     return set(range(published)) - set(life.survived) - set(life.left)
 
 
+@pytest.mark.parametrize("protocol", BY_PROTOCOL)
 @pytest.mark.parametrize("seed", seeds_of_the_day(20))
-def test_nothing_is_lost_when_the_destination_is_killed_or_a_connection_is_cut(seed: int) -> None:
-    assert lost_in(seed) == set()
+def test_nothing_is_lost_when_the_destination_is_killed_or_a_connection_is_cut(seed: int, protocol: str) -> None:
+    assert lost_in(seed, protocol) == set()
 
 
 @pytest.mark.replaces
+@pytest.mark.parametrize("protocol", BY_PROTOCOL)
 @pytest.mark.parametrize("planted", [AcknowledgesAtOnce, AcknowledgesTheNext])
-def test_the_simulation_finds_a_planted_bug(planted: type[Carrier], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_a_planted_bug(
+    planted: type[Carrier], protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "Carrier", planted)
-    assert any(lost_in(seed) for seed in range(10))
+    assert any(lost_in(seed, protocol) for seed in range(10))
 
 
 # ---- definitions and URIs ----
@@ -327,7 +344,12 @@ def test_older_names_of_keys_mean_the_same() -> None:
         {"dest-publish-properties": {"priority": "1"}}, {"src-queue": "x" * 300}, {"src-queue-args": []},
         {"src-exchange-key": "k"},
         {"src-queue": None, "src-exchange": "e", "src-delete-after": "queue-length"},
-        {"dest-protocol": "amqp10"}, {"dest-add-forward-headers": 1},
+        {"dest-protocol": "amqp10"}, {"dest-protocol": "amqp10", "dest-address": "b"}, {"dest-protocol": "stomp"},
+        {"dest-address": "b"}, {"dest-properties": {"subject": "s"}}, {"dest-add-forward-headers": 1},
+        {"dest-protocol": "amqp10", "dest-queue": None, "dest-address": ""},
+        {"dest-protocol": "amqp10", "dest-queue": None, "dest-address": "b", "dest-properties": {"color": "red"}},
+        {"dest-protocol": "amqp10", "dest-queue": None, "dest-address": "b", "dest-properties": {"subject": 5}},
+        {"dest-protocol": "amqp10", "dest-queue": None, "dest-address": "b", "dest-application-properties": 5},
     ],
 )  # fmt: skip
 def test_definitions_that_are_not_valid_are_refused(wrong: dict[str, object]) -> None:

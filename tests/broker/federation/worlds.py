@@ -7,6 +7,8 @@ from typing import Any
 
 from qstore.broker.federation.link import Remote
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
+from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
 from qstore.broker.protocols.machine import Host as MachineHost
 from qstore.broker.protocols.machine import Machine, Peer
 from qstore.broker.security.authentication import PeerSecurity
@@ -29,6 +31,7 @@ class ClientHost:
     def __init__(self) -> None:
         self.output = bytearray()
         self.is_closed = False
+        self.resumptions = 0
 
     def run(self, work: Any, done: Any) -> None:
         raise NotImplementedError
@@ -38,6 +41,7 @@ class ClientHost:
 
     def resumed(self) -> None:
         """What was read goes on by itself."""
+        self.resumptions += 1
 
     def write(self, data: bytes) -> None:
         self.output += data
@@ -46,20 +50,29 @@ class ClientHost:
         self.is_closed = True
 
 
+#: Protocol -> attribute of the world that keeps its connections, and what makes them.
+_SERVERS: Any = {
+    "AMQP 0-9-1": ("basic_connections", Amqp091Connections),
+    "AMQP 1.0": ("links_connections", Amqp10Connections),
+    "AMQP 0-10": ("connections", Amqp010Connections),
+}
+
+
 class Wire:
     """A connection: the attempt, and both ends."""
 
     def __init__(self, world: World, user: str, make: Callable[[MachineHost], Machine], lost: Callable[[str], None]):
         self.world, self._lost = world, lost
         self.server_host, self.client_host = Host(world), ClientHost()
-        shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
+        self.client = make(self.client_host)
+        attribute, kind = _SERVERS[self.client.protocol]
+        shared = getattr(world, attribute, None) or kind(world.broker, world.authentication)
         shared.now = lambda: world.now
-        world.basic_connections = shared  # type: ignore[attr-defined]
+        setattr(world, attribute, shared)
         self.server = shared.connect(
             self.server_host, Peer("127.0.0.1:5", PeerSecurity(is_local=True, internal_user=user))
         )
         world.machines.append(self.server)
-        self.client = make(self.client_host)
         self.is_over = False
 
     def abort(self) -> None:
