@@ -11,7 +11,6 @@ A virtual host other than the default one is given as `vhost:NAME`, as RabbitMQ 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -287,7 +286,7 @@ class LinkChannel:
         if self._side.is_over:
             return
         try:
-            message = section_message(content, time.time())
+            message = section_message(content, self._side.now)
         except Amqp10Error as error:
             self._side.fail(f"a message cannot be read: {error}")
             return

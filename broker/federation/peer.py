@@ -377,6 +377,11 @@ class PeerSide(ABC):
     # ---- what happens to it ----
 
     @property
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._broker.clock()
+
+    @property
     def is_over(self) -> bool:
         """Whether it was closed or has failed: its owner hears nothing more."""
         return self._is_over

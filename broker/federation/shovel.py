@@ -678,10 +678,7 @@ class Shovel:
         """What is added to the headers of messages of AMQP 0-10 and 1.0."""
         entries: list[tuple[str, TypedValue]] = []
         if self._forward_header is not None and self.definition.dest_protocol == LINKS:
-            texts = self._forward_header.value.entries
-            entries += [
-                (name, typed) for name, typed in texts if name in ("shovelled-by", "shovel-type", "shovel-name")
-            ]
+            entries += [entry for entry in self._forward_header.value.entries if entry[0] in _BY_LINKS]
         elif self._forward_header is not None:
             entries.append((SHOVELLED, TypedValue(LIST, (self._forward_header,))))
         if self.definition.adds_timestamp:

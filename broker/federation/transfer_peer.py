@@ -9,7 +9,6 @@ Numbers and tags begin with 1, as those of AMQP 0-9-1 (`carrier`).
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -283,7 +282,7 @@ class TransferSession(ClientSession):
 
     def _on_transfer(self, number: int, header: bytes, body: bytes) -> None:
         try:
-            message = received_transfer(header, body, time.time())
+            message = received_transfer(header, body, self._side.now)
         except Amqp010Error as error:
             self._side.fail(f"a message cannot be read: {error}")
             return

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from qstore.tools.web.resources import Api
 
 _PLACES: Final = (("src", "source"), ("dest", "destination"))
-_NAMES: Final = {"address": "address", 
-    "uri": "uri", "queue": "queue", "exchange": "exchange", "exchange-key": "exchange_key", "protocol": "protocol"
+_NAMES: Final = {
+    "uri": "uri", "queue": "queue", "exchange": "exchange", "exchange-key": "exchange_key", "protocol": "protocol",
+    "address": "address",
 }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ SHOVEL_CLASS: Final = ManagedClass(
     properties=(
         prop("vhost", "sstr", "RC index", lambda each: each.host, "Virtual host of its parameter"),
         prop("name", "sstr", "RC index", lambda each: each.name),
-        prop("source", "map", "RO", lambda each: _map(each.source), "URI, with a queue, an exchange and its key, or an address"),
+        prop("source", "map", "RO", lambda each: _map(each.source), "URI, and queue, or exchange and key, or address"),
         prop("destination", "map", "RO", lambda each: _map(each.destination), "Likewise"),
         prop("state", "sstr", "RO", lambda each: each.state.value, "starting, running or terminated"),
         prop("since", "absTime", "RO", lambda each: round(each.since * 1e9), "When the state began", "nanosecond"),
