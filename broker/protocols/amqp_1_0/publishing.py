@@ -37,6 +37,7 @@ from qstore.broker.protocols.amqp_1_0.message import (
     expiry_of,
     fields_of,
     is_one_section,
+    mentions_delivery,
     split_message,
 )
 from qstore.broker.protocols.publishing import PublishChecks
@@ -144,11 +145,8 @@ class Publishing(PublishChecks):
         header = self._header
         if not header or self._fields.ttl or not data.startswith(header, begin):
             return None
-        if self._sections.annotations[1] and delivery_time(self._bodiless(header), 0.0):
+        if mentions_delivery(header) or not is_one_section(data[begin:end], len(header)):
             return None
-        return self._bodiless(header) if is_one_section(data[begin:end], len(header)) else None
-
-    def _bodiless(self, header: bytes) -> SectionMessage:
         return self._message(header, b"", self._sections, self._fields, 0.0, _no_time)
 
     def address(self, message: SectionMessage, exchange: str, routing_key: str) -> None:

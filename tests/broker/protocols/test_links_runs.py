@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -143,6 +144,20 @@ def test_a_run_ends_where_messages_differ(second: bytes) -> None:
     told = client.outcomes()
     assert sorted(n for first, last, _ in told for n in range(first, last + 1)) == list(range(FIRST, FIRST + 21))
     assert {name for _, _, name in told} == {"accepted"}
+
+
+@pytest.mark.parametrize("delay", [Value("string", "soon"), Value("int", -5), Value("uint", 9)])
+def test_messages_with_a_delivery_time_are_taken_singly(delay: Value) -> None:
+    world, client = started("q")
+    asyncio.run(world.broker.default_host.topology.open_schedule())
+    annotations = encode_section(MESSAGE_ANNOTATIONS, Value("map", ((Value("symbol", "x-opt-delivery-delay"), delay),)))
+    message = encode_composite("header", {}) + annotations + content(b"x")[-6:]
+    client.send(b"".join(frames(client, message, 20)))
+    finish(world, client)
+    told = client.outcomes()
+    assert {name for _, _, name in told} == {"rejected" if delay.type_name == "string" else "accepted"}
+    assert sum(last - first + 1 for first, last, _ in told) == 20
+    assert runs_on(world) == []
 
 
 def test_a_gap_in_the_delivery_ids_ends_the_session() -> None:
