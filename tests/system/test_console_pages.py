@@ -504,9 +504,7 @@ def test_users_are_offered_the_pages_that_their_tags_can_read(
         one.process.communicate()
 
 
-def test_the_plots_of_queues_in_other_virtual_hosts_are_not_for_everyone(
-    make_broker: BrokerMaker, tmp_path: Path
-) -> None:
+def test_virtual_hosts_are_those_of_who_has_permissions_in_them(make_broker: BrokerMaker, tmp_path: Path) -> None:
     users, credentials = tmp_path / "users", tmp_path / "secret"
     for name, tag in (("admin", "administrator"), ("eve", "management")):
         made = CliRunner().invoke(qstore_passwd, ["--tags", tag, "--stdin", str(users), name], input="guest\n")
@@ -519,6 +517,11 @@ def test_the_plots_of_queues_in_other_virtual_hosts_are_not_for_everyone(
         assert one.ask("PUT", "/api/vhosts/other", {}, user="admin:guest")[0] == 201
         body = {"configure": "", "write": "", "read": ".*"}
         assert one.ask("PUT", "/api/permissions/%2F/eve", body, user="admin:guest")[0] == 201
+        (own,) = one.ask("GET", "/api/vhosts/other/permissions", user="admin:guest")[1] or [None]
+        assert own is None, "there were no permissions: everyone could use it"
+        assert one.ask("PUT", "/api/vhosts/later", {}, user="admin:guest")[0] == 201
+        (own,) = one.ask("GET", "/api/vhosts/later/permissions", user="admin:guest")[1]
+        assert own == {"user": "admin", "vhost": "later", "configure": ".*", "write": ".*", "read": ".*"}
         assert one.ask("GET", "/api/qstore/history?queue=q&vhost=%2F", user="eve:guest")[0] == 200
         assert one.ask("GET", "/api/qstore/history?queue=q&vhost=other", user="eve:guest")[0] == 401
         assert one.ask("GET", "/api/qstore/history?queue=q&vhost=other", user="admin:guest")[0] == 200

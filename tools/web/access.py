@@ -248,7 +248,19 @@ async def put(api: Api, kind: str, call: Call) -> Reply:
         raise bad_request("vhost_or_user_not_found")
     is_there = any(_is(row, wanted) for row in await rows_of(api, kind))
     await create(api, kind, call, wanted, properties)
+    if kind == "vhosts" and not is_there:
+        await _admit_creator(api, call, wanted["name"])
     return Reply(204 if is_there else 201)
+
+
+async def _admit_creator(api: Api, call: Call, vhost: str) -> None:
+    """Let the user of a request use the virtual host that it has created, as RabbitMQ does, if permissions decide.
+
+    Where there are none, everyone may use it, and the first permission would change that.
+    """
+    if await rows_of(api, "permissions"):
+        own = {"vhost": vhost, "user": call.session.user}
+        await create(api, "permissions", call, own, dict.fromkeys(("configure", "write", "read"), ".*"))
 
 
 async def create(api: Api, kind: str, call: Call, wanted: Mapping[str, str], properties: Row) -> None:
