@@ -265,3 +265,54 @@ def test_histories_have_runs() -> None:
     for message in (content(b"a"), content(b"bb"), content(b"a")):
         client.send(b"".join(frames(client, message, 2 * MIN_RUN)))
     assert sum(runs_on(world)) > 2 * MIN_RUN
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_run_leaves_memory_and_comes_back(is_stored: bool) -> None:
+    world, client = started()
+    queue = world.paged_queue("q")
+    target = Composite("target", {"address": address("q")})
+    client.call("attach", name="q", handle=0, role=False, target=target)
+    client.take()
+    data = [frame for n in range(60) for frame in frames(client, content(b"%04d" % n, durable=is_stored), 1)]
+    client.send(b"".join(data))
+    finish(world, client)
+    assert queue.residency is not None
+    queue.residency.relieve(1 << 30, is_urgent=True)
+    assert (queue.residency.messages_out > 0) is is_stored  # the others have no paging file here
+    client.do("attach", name="r", handle=5, role=True, source=Composite("source", {"address": address("q")}))
+    client.credit(100, 5)
+    finish(world, client)
+    found = client.messages()
+    assert [each.content[-4:] for each in found] == [b"%04d" % n for n in range(60)]
+    client.settle(Composite("accepted", {}), found[0].id, found[-1].id)
+    finish(world, client)
+    assert (queue.message_count, queue.message_bytes) == (0, 0)
+
+
+def test_a_ring_displaces_messages_of_a_run() -> None:
+    world, client = started()
+    basic = BasicClient(world).open()
+    basic.call("queue.declare", queue="ring", arguments={"x-max-length": 7})
+    client.call("attach", name="l", handle=0, role=False, target=Composite("target", {"address": address("ring")}))
+    client.send(b"".join(frame for n in range(40) for frame in frames(client, content(b"%04d" % n), 1)))
+    finish(world, client)
+    left = [bytes(entry.message.content())[-4:] for entry in world.broker.default_host.queues["ring"].entries()]  # type: ignore[arg-type]
+    assert left == [b"%04d" % n for n in range(33, 40)]
+
+
+def test_a_run_is_put_on_all_queues_of_an_exchange() -> None:
+    world, client = started("a", "b")
+    basic = BasicClient(world).open()
+    for name in ("a", "b"):
+        basic.call("queue.bind", queue=name, exchange="amq.fanout", routing_key="")
+    client.call(
+        "attach", name="f", handle=5, role=False, target=Composite("target", {"address": address("amq.fanout")})
+    )
+    client.take()
+    first = client.sent[0]
+    client.send(b"".join(frames(client, content(b"x", subject="s"), 40, 5)))
+    finish(world, client)
+    assert [world.broker.default_host.queues[name].message_count for name in ("a", "b")] == [40, 40]
+    assert runs_on(world, "a") == runs_on(world, "b") == [38]
+    assert client.outcomes() == [(first, first + 39, "accepted")]
