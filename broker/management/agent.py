@@ -111,7 +111,8 @@ class Agent:
             return
         number = properties.correlation_id
         correlation_id = number if number is None or isinstance(number, bytes) else str(number).encode()
-        request = Request(caller, properties.reply_to, correlation_id)
+        typed_id = None if isinstance(number, bytes) else number
+        request = Request(caller, properties.reply_to, correlation_id, typed_id)
         opcode = message.header_text("qmf.opcode")
         try:
             body = message.content()

@@ -66,7 +66,7 @@ from qstore.broker.model.errors import (
     NotImplementedByBrokerError,
     UnauthorizedError,
 )
-from qstore.broker.model.message import NewMessage
+from qstore.broker.model.message import CORRELATION_ID_HEADER, NewMessage
 from qstore.formats.plain import plain_value
 from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predicate
 from qstore.formats.qmf.v1 import QMF_TYPES
@@ -179,6 +179,8 @@ class Qmf2:
             headers["qmf.content"] = kind
         if is_partial:
             headers["partial"] = None
+        if request.typed_id is not None:
+            headers[CORRELATION_ID_HEADER] = request.typed_id
         self._send(
             request.reply_to.exchange, request.reply_to.routing_key, opcode, values, headers,
             correlation_id=request.correlation_id, reply_for=request.caller,

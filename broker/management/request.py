@@ -38,7 +38,7 @@ from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
-    from qstore.broker.model.message import Message, ReplyAddress
+    from qstore.broker.model.message import Message, MessageId, ReplyAddress
 
 
 class Request(NamedTuple):
@@ -48,11 +48,13 @@ class Request(NamedTuple):
         caller: who has sent it.
         reply_to: where its reply goes; None if it is not answered.
         correlation_id: of its reply.
+        typed_id: the same as the client has sent it, if that was not bytes; else None.
     """
 
     caller: Caller
     reply_to: ReplyAddress | None
     correlation_id: bytes | None
+    typed_id: MessageId | None = None
 
 
 # ---- errors ----

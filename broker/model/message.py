@@ -22,6 +22,9 @@ from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 CC: Final = "CC"
 BCC: Final = "BCC"
 
+CORRELATION_ID_HEADER: Final = "x-amqp-correlation-id"
+"""The header of a reply with a correlation id of a type that the reply's protocol cannot keep."""
+
 MAX_KEYS: Final = 1_000
 """Keys in one of these headers."""
 

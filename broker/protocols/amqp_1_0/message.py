@@ -34,6 +34,7 @@ from uuid import UUID
 
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
 from qstore.broker.model.message import (
+    CORRELATION_ID_HEADER,
     PLAIN_HANDLING,
     Content,
     Handling,
@@ -606,12 +607,15 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
     properties: list[tuple[str, TypedValue]] = []
     annotations: list[tuple[str, TypedValue]] = []
     message_id, subject = neutral.message_id, neutral.subject
+    correlation_id = neutral.correlation_id
     group: dict[str, Any] = {}
     for name, typed in neutral.headers.entries:
         if name == GROUP_HEADER and isinstance(typed.value, str):
             group["group_id"] = typed.value
         elif name == GROUP_SEQUENCE_HEADER and type(typed.value) is int and 0 <= typed.value < 1 << 32:
             group["group_sequence"] = typed.value
+        elif name == CORRELATION_ID_HEADER:
+            correlation_id = typed.value
         elif name == MESSAGE_ID_HEADER and message_id is None:
             message_id = typed.value
         elif name == SUBJECT_HEADER and subject is None and isinstance(typed.value, str):
@@ -627,7 +631,7 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
         "user_id": neutral.user_id or None,
         "subject": subject or (message.routing_key if message.exchange else None) or None,
         "reply_to": None if reply is None else Value("string", "/".join(filter(None, reply))),
-        "correlation_id": _id_value(neutral.correlation_id),
+        "correlation_id": _id_value(correlation_id),
         "content_type": _symbol(neutral.content_type),
         "content_encoding": _symbol(neutral.content_encoding),
         "creation_time": None if created is None else int(created * 1000),
