@@ -285,8 +285,8 @@ class Runner:
             _SECURITY_LOG.notice("Failed logins since the start: %d", self._server.authentication.failures)
             if self._known_hosts is not None:
                 try:
-                    self._server.known_hosts.announce(self._known_hosts())
-                    reloaded.append("the known hosts")
+                    if self._server.known_hosts.announce(self._known_hosts()):
+                        reloaded.append("the known hosts")
                 except (OptionError, ModuleError) as error:
                     _LOG.error("%s; the known hosts stay as they are", error)
         what = " and ".join(filter(None, (", ".join(reloaded[:-1]), *reloaded[-1:]))) or "nothing"

@@ -100,16 +100,16 @@ class KnownHosts:
         broker.default_host.exchanges[FAILOVER] = self.exchange
         self.announce(broker.settings.known_hosts)
 
-    def announce(self, url: str) -> None:
-        """Announce other addresses, to all clients that listen."""
+    def announce(self, url: str) -> bool:
+        """Announce other addresses, to all clients that listen. Returns whether they differ from those before."""
         if url == self.url:
-            return
+            return False
         self.url = self._broker.known_hosts = url
         sent = self.exchange.sent
         assert sent is not None
         if not url:
             sent.last = None
-            return
+            return True
         urls = TypedValue(ARRAY, TypedArray(STR16, (url,)))
         message = self._make_message(NewMessage(FAILOVER, TypedMap(((FAILOVER, urls),)), exchange=FAILOVER))
         sent.keep(message)
@@ -119,3 +119,4 @@ class KnownHosts:
             except (ModelError, MemoryError) as error:
                 _LOG.warning('Queue "%s" did not get the addresses of this broker: %s', queue.name, error)
         self._broker.tick.schedule()
+        return True
