@@ -22,6 +22,8 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
+from qstore.broker.management.console import Console
+from qstore.broker.model.queues.due import WAITING
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER
@@ -45,8 +47,9 @@ MAX_WHILE_RUNNING: Final = 512 << 20
 """Bytes of memory more while conversations go on: what queues, sessions and peers that do not read may hold."""
 MAX_CATALOGUE_FILES: Final = 20
 """RocksDB has some eight open, and a few tables more until it merges them."""
-MORE_JOURNAL_FILES: Final = 3
-"""Of the canary's journal its next one, and two of the transactions' journal: not open from the start."""
+MORE_JOURNAL_FILES: Final = 5
+"""Of the canary's journal its next one, and two each of the transactions' journal and that of scheduled messages: not
+open from the start."""
 _LINGER_NEVER: Final = struct.pack("ii", 1, 0)
 _DEFECTS: Final = ("Traceback", " critical ", "unexpected", "defect", "never awaited", "never retrieved")
 _UNTIL_ANSWERED: Final = 20.0
@@ -278,11 +281,19 @@ class Fuzzing:
                     self.canary.sing(MAX_WHILE_RUNNING)
         self.most_while_running = max(self.most_while_running, self.broker.resident_bytes())
         _until(lambda: self.descriptors()[0] <= self.sockets, lambda: f"{self.sockets} sockets, now {self._links()}")
+        if self._converse is _converse_links:  # a damaged name of a container or a link is that of a queue
+            self.tally.queues |= self._left_queues()
         left = _clean_up(port, self.tally)
         _until(self._has_let_go, lambda: f"{self.sockets} sockets, {self.files} files; now {self._links()}; {left}")
         self.canary.sing(MAX_WHILE_RUNNING)
         assert not _defects(self.broker), (number, _defects(self.broker)[:3], self.broker.log_text())
         return self.broker.resident_bytes()
+
+    def _left_queues(self) -> set[str]:
+        """The queues that are there, but for the canary's, the console's and that of scheduled messages."""
+        with Console(f"127.0.0.1:{self.broker.port}") as console:
+            names = {str(each.values["name"]) for each in console.query("queue")}
+        return {name for name in names if name != WAITING and not name.startswith(("canary-", "console."))}
 
     def _links(self) -> list[str]:
         """What its descriptors are of, but for those that are closed meanwhile."""
