@@ -335,6 +335,7 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
         if not taken:
             return self._no_run()
         self._skipped = 1
+        self.frames += taken - 1  # besides the first
         self.messages += taken
         self._note(following - content_at, taken)
         return taken

@@ -64,8 +64,10 @@ def runs_on(world: World, name: str = "q") -> list[int]:
 
 def test_messages_that_were_read_together_are_a_run() -> None:
     world, client = started("q")
+    before = client.machine.assembler.frames, client.machine.assembler.messages
     client.send(b"".join(frames(client, content(b"x" * 100), 50)))
     client.sync()
+    assert (client.machine.assembler.frames, client.machine.assembler.messages) == (before[0] + 50, before[1] + 50)
     assert runs_on(world) == [48]  # the first ones are read singly
     assert client.outcomes() == []
     finish(world, client)
