@@ -166,6 +166,15 @@ class UntypedValueError(FormatError):
     format_name = "AMQP"
 
 
+def is_utf8(text: str) -> bool:
+    """Whether the bytes of text that was decoded with `surrogateescape` were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def typed_value(value: Any) -> TypedValue:
     """`value` with the type that a broker gives it (formats/broker_records/README.md, 2.3).
 

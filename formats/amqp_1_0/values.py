@@ -306,7 +306,7 @@ _ENCODINGS: Final = {"string": "utf-8", "symbol": "ascii", "char": "utf-32-be"}
 
 
 def encode_value(value: Value) -> bytes:
-    """A value with its constructor, in its shortest form.
+    """A value with its constructor, in its shortest form. Bytes of a string that are not UTF-8 become question marks.
 
     Raises:
         Amqp10Error: it does not fit its type.
@@ -351,7 +351,7 @@ def _payload(name: str, content: Any) -> bytes:
         if isinstance(content, bytes):
             raw = content
         elif isinstance(content, str):
-            raw = content.encode(_ENCODINGS[name], "surrogateescape" if name == "string" else "strict")
+            raw = content.encode(_ENCODINGS[name], "replace" if name == "string" else "strict")
         elif isinstance(content, uuid.UUID):
             raw = content.bytes
         elif name in ("float", "double"):

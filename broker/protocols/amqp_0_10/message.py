@@ -81,7 +81,16 @@ from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import SizeField
-from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TypedArray, TypedMap, TypedValue, typed_value
+from qstore.formats.values import (
+    EMPTY_MAP,
+    MAX_VALUES,
+    VBIN16,
+    TypedArray,
+    TypedMap,
+    TypedValue,
+    is_utf8,
+    typed_value,
+)
 
 DEFAULT_PRIORITY: Final = 4
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for additions of the broker
@@ -573,9 +582,9 @@ def _fields(properties: Properties) -> dict[str, Any]:
     names = {name for name, _ in entries}
     message_id = _uuid(properties.message_id)
     if message_id is None and properties.message_id is not None and MESSAGE_ID_HEADER not in names:
-        entries.append((MESSAGE_ID_HEADER, typed_value(properties.message_id)))
+        entries.append((MESSAGE_ID_HEADER, _header_value(properties.message_id)))
     if properties.subject and SUBJECT_HEADER not in names:
-        entries.append((SUBJECT_HEADER, typed_value(properties.subject)))
+        entries.append((SUBJECT_HEADER, _header_value(properties.subject)))
     fields = {
         "message_id": message_id,
         "correlation_id": _raw(properties.correlation_id),
@@ -587,6 +596,13 @@ def _fields(properties: Properties) -> dict[str, Any]:
         "application_headers": TypedMap(tuple(entries)) if entries else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _header_value(value: object) -> TypedValue:
+    """An id or a subject as a header; text that is not UTF-8 as bytes."""
+    if isinstance(value, str) and not is_utf8(value):
+        return TypedValue(VBIN16, value.encode("utf-8", "surrogateescape"))
+    return typed_value(value)
 
 
 def _uuid(message_id: object) -> uuid.UUID | None:

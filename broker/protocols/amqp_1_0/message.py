@@ -72,7 +72,19 @@ from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import SizeField
-from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, STR16, UINT32, VBIN16, Family, TypedMap, TypedValue
+from qstore.formats.values import (
+    EMPTY_MAP,
+    LIST,
+    MAP,
+    MAX_VALUES,
+    STR16,
+    UINT32,
+    VBIN16,
+    Family,
+    TypedMap,
+    TypedValue,
+    is_utf8,
+)
 
 MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
@@ -625,7 +637,6 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
         else:
             properties.append((name, typed))
     reply = neutral.reply_to
-    created = neutral.created_at
     fields: dict[str, Any] = {
         "message_id": _id_value(message_id),
         "user_id": neutral.user_id or None,
@@ -634,7 +645,7 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
         "correlation_id": _id_value(correlation_id),
         "content_type": _symbol(neutral.content_type),
         "content_encoding": _symbol(neutral.content_encoding),
-        "creation_time": None if created is None else int(created * 1000),
+        "creation_time": _time(neutral.created_at),
         **group,
     }
     if neutral.app_id:
@@ -653,7 +664,8 @@ def _id_value(value: object) -> Value | None:
         case None:
             return None
         case str():
-            return Value("string", value)
+            is_text = is_utf8(value)
+            return Value("string", value) if is_text else Value("binary", value.encode("utf-8", "surrogateescape"))
         case UUID():
             return Value("uuid", value)
         case bool():
@@ -663,6 +675,14 @@ def _id_value(value: object) -> Value | None:
         case bytes():
             return Value("binary", value)
     return Value("string", str(value))
+
+
+def _time(seconds: float | None) -> int | None:
+    """A time as a timestamp; None if it has no room for it, as for one of another protocol in nanoseconds."""
+    if seconds is None:
+        return None
+    milliseconds = int(seconds * 1000)
+    return milliseconds if abs(milliseconds) < 1 << 63 else None
 
 
 def _symbol(text: str | None) -> str | None:

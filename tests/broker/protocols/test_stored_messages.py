@@ -10,14 +10,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.broker.model.message import Message, Properties, ReplyAddress
+from qstore.broker.protocols.amqp_0_9_1.message import as_basic
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
-from qstore.broker.protocols.amqp_1_0.message import SectionMessage
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
 from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.amqp_0_9_1.methods import encode_routed
+from qstore.formats.amqp_0_9_1.properties import Properties as BasicProperties
+from qstore.formats.amqp_0_9_1.properties import encode_header
 from qstore.formats.amqp_0_10.maps import decode_map
+from qstore.formats.amqp_1_0.composites import Composite, encode_composite
+from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, VALUE, encode_section
+from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin
 from qstore.formats.broker_records.messages import decode_message_header, encode_message
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_map
+from qstore.formats.values import VBIN16, TypedValue
 from tests.broker.protocols.world import World
+from tests.formats.amqp_0_9_1_values import PROPERTY_SETS
+from tests.formats.test_amqp_1_0 import composites, simple
+from tests.formats.test_messages import DELIVERY_FIELDS, MESSAGE_FIELDS
 from tests.support.compiled import replaces
 
 ID = uuid.UUID("009d81a8-a354-5f1a-a533-f41953f85ed6")
@@ -246,3 +258,72 @@ def test_message_unfit_for_0_10_is_converted_once(monkeypatch: pytest.MonkeyPatc
     other.sync()
     assert client.take() == [b"%d" % number for number in range(20)]
     assert len(looks) == 50
+
+
+# ---- no message stays on its queue because consumers of another protocol cannot get it ----
+
+
+def stored_basic(properties: BasicProperties, body: bytes = b"") -> bytes:
+    content_header = encode_header(len(body), properties)
+    return encode_begin(0, encode_routed("x", "k"), len(content_header)) + content_header + body
+
+
+@given(PROPERTY_SETS, st.binary(max_size=9))
+@example(BasicProperties(timestamp=(1 << 64) - 1, message_id="\udcff", type="\udcff", correlation_id="\udcff"), b"x")
+def test_messages_of_0_9_1_reach_consumers_of_the_others(properties: BasicProperties, body: bytes) -> None:
+    message = restore_message(stored_basic(properties, body))
+    sections, transfer = message.converted(as_sections), message.converted(as_transfer)
+    assert sections is not None
+    assert transfer is not None
+    assert (sections.content(), transfer.body) == (body, body)
+    assert sections.properties().content_type in (properties.content_type or None, None)
+    again = restore_message(b"".join(sections.stored_form()[0]))
+    assert again.properties() == sections.properties()  # nothing in it is not UTF-8
+
+
+def test_ids_that_are_not_utf8_keep_their_bytes() -> None:
+    message = restore_message(
+        stored_basic(BasicProperties(message_id="\udcff", type="a\udcff", correlation_id="\udcfe"))
+    )
+    sections, transfer = message.converted(as_sections), message.converted(as_transfer)
+    assert sections is not None
+    assert transfer is not None
+    properties = sections.properties()
+    assert (properties.message_id, properties.correlation_id, properties.subject) == (b"\xff", b"\xfe", "a?")
+    assert transfer.headers().get("x-amqp-message-id") == TypedValue(VBIN16, b"\xff")
+    assert transfer.headers().get("qpid.subject") == TypedValue(VBIN16, b"a\xff")
+
+
+@given(
+    st.fixed_dictionaries({}, optional=DELIVERY_FIELDS), st.fixed_dictionaries({}, optional=MESSAGE_FIELDS),
+    st.binary(max_size=9),
+)  # fmt: skip
+@example({"timestamp": 1_700_000_000_000_000_000}, {}, b"")
+def test_messages_of_0_10_reach_consumers_of_the_others(
+    delivery: dict[str, Any], properties: dict[str, Any], body: bytes
+) -> None:
+    message = restore_message(encode_message(body, delivery_properties=delivery, message_properties=properties))
+    sections, basic = message.converted(as_sections), message.converted(as_basic)
+    assert sections is not None
+    assert basic is not None
+    assert (sections.content(), basic.body) == (body, body)
+    timestamp = delivery.get("timestamp", 1 << 64)
+    expected = timestamp if timestamp * 1000 < 1 << 63 else None
+    assert sections.section_properties().get("creation_time") == (None if expected is None else expected * 1000)
+
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_BODIES = simple | st.lists(simple, max_size=3).map(lambda items: Value("list", tuple(items)))
+
+
+@given(composites("properties"), st.lists(st.tuples(_TEXTS, simple), max_size=3), _BODIES)
+@example(Composite("properties", {"creation_time": -5}), [], Value("null", None))
+def test_messages_of_1_0_reach_consumers_of_0_10(
+    properties: Composite, headers: list[tuple[str, Value]], body: Value
+) -> None:
+    entries = tuple((Value("string", name), value) for name, value in headers)
+    data = stored(
+        DURABLE, encode_composite(*properties), encode_section(APPLICATION_PROPERTIES, Value("map", entries)),
+        encode_section(VALUE, body),
+    )  # fmt: skip
+    assert restore_message(data).converted(as_transfer) is not None
