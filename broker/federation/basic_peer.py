@@ -83,9 +83,13 @@ class SideOwner(SideEvents, Protocol):
 
 
 class Side(PeerSide):
-    """A connection to a broker, with a channel; its arguments are those of `PeerSide`."""
+    """A connection to a broker, with a channel; its arguments are those of `PeerSide`.
 
-    wire: BasicPeer | None
+    Attributes:
+        basic: its connection; None before there is one.
+    """
+
+    basic: BasicPeer | None
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Side(PeerSide):
         name: str,
     ) -> None:
         super().__init__(owner, broker, network, uris, user, name)
+        self.basic = None
         self._owner = owner
         self._channel: ClientChannel | None = None
 
@@ -109,21 +114,21 @@ class Side(PeerSide):
     def make_wire(self, machine_of: Callable[[str], PeerMachine], choose: Choose) -> PeerMachine:
         """As `PeerSide.make_wire`."""
         machine, limit = machine_of("AMQP 0-9-1"), self._broker.settings.max_message_bytes
-        self.wire = BasicPeer(self, machine, choose, self.uri, self._name, limit)
-        machine.connect(self.wire)
+        wire = self.wire = self.basic = BasicPeer(self, machine, choose, self.uri, self._name, limit)
+        machine.connect(wire)
         return machine
 
     def force_close(self, text: str) -> None:
         """As `PeerSide.force_close`."""
-        if self.wire is not None:
-            self.wire.force_close(text)
+        if self.basic is not None:
+            self.basic.force_close(text)
 
     # ---- what happens to it ----
 
     def on_open(self) -> None:
         """As `ConnectionOwner.on_open`."""
-        assert self.wire is not None
-        self._channel = self.wire.open_channel(self)
+        assert self.basic is not None
+        self._channel = self.basic.open_channel(self)
         self.opened()
 
     def on_closed(self, error: HardError | None) -> None:
@@ -173,9 +178,9 @@ class Side(PeerSide):
         done: Callable[[Values, CodedError | None], None],
     ) -> None:
         """Make a call on a channel of its own, which an error closes, and close it."""
-        assert self.wire is not None
+        assert self.basic is not None
         try:
-            channel = self.wire.open_channel(NO_OWNER)
+            channel = self.basic.open_channel(NO_OWNER)
         except ValueError as error:
             self.fail(str(error))
             return

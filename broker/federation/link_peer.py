@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _ACCEPTED: Final = Composite("accepted", {})
 _RETURNED: Final = Composite("modified", {"delivery_failed": True})
 _HEARTBEAT: Final = 60
-_TOP_UPS: Final = 4  # how often credit is given for each prefetch count of messages
 
 
 class LinkWire(ClientConnection):
@@ -101,7 +100,7 @@ class MessageOwner(SideEvents, Protocol):
 class LinkSide(PeerSide):
     """A connection with a session and a link; its arguments are those of `PeerSide`."""
 
-    wire: LinkWire | None
+    _link: LinkWire | None
 
     def __init__(
         self,
@@ -113,6 +112,7 @@ class LinkSide(PeerSide):
         name: str,
     ) -> None:
         super().__init__(owner, broker, network, uris, user, name)
+        self._link = None
         self._channel = LinkChannel(self, owner)
 
     @property
@@ -123,21 +123,21 @@ class LinkSide(PeerSide):
     def make_wire(self, machine_of: Callable[[str], PeerMachine], choose: Choose) -> PeerMachine:
         """As `PeerSide.make_wire`."""
         machine, limit = machine_of("AMQP 1.0"), self._broker.settings.max_message_bytes
-        self.wire = LinkWire(self, machine, choose, self.uri, self._name, limit)
-        machine.connect(self.wire)
+        wire = self.wire = self._link = LinkWire(self, machine, choose, self.uri, self._name, limit)
+        machine.connect(wire)
         return machine
 
     def force_close(self, text: str) -> None:
         """As `PeerSide.force_close`."""
-        wire = self.wire
+        wire = self._link
         if wire is not None:
             wire.close(0, text)
             wire.closed()
 
     def on_open(self) -> None:
         """The connection is open."""
-        assert self.wire is not None
-        self.channel.session = self.wire.begin_session(self.channel)
+        assert self._link is not None
+        self.channel.session = self._link.begin_session(self.channel)
 
     @property
     def takes_messages(self) -> bool:
@@ -278,7 +278,7 @@ class LinkChannel:
         link = self._receiving
         if link is not None and link.is_attached:
             free = self._prefetch - len(self._unsettled)
-            if (free - link.credit) * _TOP_UPS >= self._prefetch:
+            if link.is_credit_due(free, self._prefetch):
                 link.set_credit(free)
 
     def on_message(self, number: int, content: Content, *, is_settled: bool) -> None:

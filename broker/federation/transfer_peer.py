@@ -91,7 +91,7 @@ class TransferWire(ClientConnection):
 class TransferSide(PeerSide):
     """A connection with a session; its arguments are those of `PeerSide`."""
 
-    wire: TransferWire | None
+    _transfers: TransferWire | None
     _session: TransferSession
 
     def __init__(
@@ -104,19 +104,20 @@ class TransferSide(PeerSide):
         name: str,
     ) -> None:
         super().__init__(owner, broker, network, uris, user, name)
+        self._transfers = None
         self._owner = owner
 
     def make_wire(self, machine_of: Callable[[str], PeerMachine], choose: Choose) -> PeerMachine:
         """As `PeerSide.make_wire`."""
         machine, limit = machine_of("AMQP 0-10"), self._broker.settings.max_message_bytes
-        self.wire = TransferWire(self, machine, choose, self.uri, self._name, limit)
-        machine.connect(self.wire)
+        wire = self.wire = self._transfers = TransferWire(self, machine, choose, self.uri, self._name, limit)
+        machine.connect(wire)
         return machine
 
     def force_close(self, text: str) -> None:
         """As `PeerSide.force_close`."""
-        if self.wire is not None:
-            self.wire.fail(CloseCode.CONNECTION_FORCED, text)
+        if self._transfers is not None:
+            self._transfers.fail(CloseCode.CONNECTION_FORCED, text)
 
     @property
     def channel(self) -> TransferSession:
@@ -125,13 +126,13 @@ class TransferSide(PeerSide):
 
     def on_open(self) -> None:
         """The connection is open."""
-        assert self.wire is not None
-        self._session = TransferSession(self, self._owner, self.wire)
-        self.wire.attach(self._session)
+        assert self._transfers is not None
+        self._session = TransferSession(self, self._owner, self._transfers)
+        self._transfers.attach(self._session)
 
     def after_input(self) -> None:
         """What was read was processed."""
-        wire = self.wire
+        wire = self._transfers
         if wire is not None and wire.phase is Phase.OPEN and wire.sessions:
             self.channel.report()
 

@@ -521,8 +521,8 @@ class UpstreamLink(ABC):
 
     def _peer_name(self, source: Side) -> str:
         """The name of the upstream's broker."""
-        assert source.wire is not None
-        properties = source.wire.server_properties
+        assert source.basic is not None
+        properties = source.basic.server_properties
         return _text_in(properties, "cluster_name") if "cluster_name" in properties else source.uri.shown
 
 
@@ -687,8 +687,8 @@ class ExchangeLink(UpstreamLink):
                 self._limit_and_run(source, lambda: self._consume(source, self._queue, ""))
 
     def _clean_up(self, source: Side) -> None:
-        if source.wire is not None and source.wire.phase is Phase.OPEN:
-            channel = source.wire.open_channel(NO_OWNER)
+        if source.basic is not None and source.basic.phase is Phase.OPEN:
+            channel = source.basic.open_channel(NO_OWNER)
             channel.call("queue.delete", _no_answer, queue=self._queue)
             channel.call("exchange.delete", _no_answer, exchange=self._internal)
 

@@ -20,9 +20,9 @@
 What AMQP 1.0 has no words for is refused: the option delete, x-bindings, x-subscribe and link.x-declare.
 
 **Receivers.** The broker is asked to settle after the receiver (receiver settle mode second): so an acknowledgement is
-confirmed, as with 0-10, when it is on its disk. A peer that answers with another mode confirms nothing. At the end of
-its timeout a fetch drains the link. Messages that were fetched and not acknowledged return to their queue when their
-receiver is closed.
+confirmed, as with 0-10, when it is on its disk. A peer that answers with another mode confirms nothing, except for
+RabbitMQ, which refuses that mode and settles all the same. At the end of its timeout a fetch drains the link. Messages
+that were fetched and not acknowledged return to their queue when their receiver is closed.
 
 Source: docs/amqp-1.0.txt of Qpid C++, and what its AddressHelper does; AMQP 1.0, part "messaging", section 3.5.
 """
@@ -54,7 +54,6 @@ from qstore.broker.client.errors import (
     NotFound,
 )
 from qstore.broker.client.links import (
-    REPORTS_PER_CAPACITY,
     Delivery,
     ReceiverCore,
     SenderCore,
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from qstore.broker.client.amqp_1_0.session import Session
     from qstore.broker.model.message import Content
 
+_RABBITMQ: Final = "RabbitMQ"
 _NULL: Final = "<null>"
 _DYNAMIC: Final = "#"
 _CREATE: Final = "create-on-demand"
@@ -453,7 +453,7 @@ class Receiver(ReceiverCore):
         try:
             attachment.link = session.wire.session.attach_receiver(
                 self._name, attachment, snd_settle_mode=terminus.settle_mode,
-                rcv_settle_mode=SECOND if self.is_accepting else FIRST,
+                rcv_settle_mode=SECOND if self.is_accepting and not self._settles_in_mode_first else FIRST,
                 source=Composite("source", terminus.fields),
                 target=Composite("target", {"address": Value("string", self._name)}),
             )  # fmt: skip
@@ -470,7 +470,12 @@ class Receiver(ReceiverCore):
     @property
     def is_confirmed(self) -> bool:
         """Whether the broker confirms outcomes."""
-        return self._link.is_confirmed
+        return self._link.is_confirmed or self._settles_in_mode_first
+
+    @property
+    def _settles_in_mode_first(self) -> bool:
+        """Whether the broker is one that refuses receiver settle mode second, and settles after the receiver anyway."""
+        return self.session.wire.session.connection.server_properties.get("product") == _RABBITMQ
 
     # ---- credit ----
 
@@ -481,10 +486,10 @@ class Receiver(ReceiverCore):
 
     def _top_up(self) -> None:
         """Give more credit, if it is worth it."""
-        if self.capacity and self._attachment is not None and not self._link.is_draining:
-            free = self.capacity - len(self.incoming) - self._link.credit
-            if free * REPORTS_PER_CAPACITY >= self.capacity:
-                self.grant()
+        if not self.capacity or self._attachment is None or self._link.is_draining:
+            return
+        if self._link.is_credit_due(self.capacity - len(self.incoming), self.capacity):
+            self.grant()
 
     def ask(self) -> None:
         """As `ReceiverCore.ask`."""

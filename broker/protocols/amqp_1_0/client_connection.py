@@ -97,6 +97,7 @@ UNSETTLED, SETTLED = 0, 1
 FIRST, SECOND = 0, 1
 """Receiver settle modes: the receiver settles, or the sender after it."""
 
+_TOP_UPS: Final = 4  # how often credit is given for each capacity of messages
 _MAX_CHANNEL: Final = 255
 _MAX_HANDLE: Final = 65_535
 _UNLIMITED: Final = (1 << 31) - 1
@@ -235,6 +236,16 @@ class ReceivingLink(ClientLink):
     def is_confirmed(self) -> bool:
         """Whether the broker confirms outcomes: it settles after the receiver."""
         return bool(self.answer.get("rcv_settle_mode") == SECOND)
+
+    def is_credit_due(self, free: int, most: int) -> bool:
+        """Whether to give credit for `free` messages, of `most` at a time: for a fourth of them at once.
+
+        RabbitMQ 3 would send more than that if messages were on their way to the link: it gets credit when all of them
+        have come.
+        """
+        if self.session.connection.counts_late:
+            return not self.credit and free > 0
+        return (free - self.credit) * _TOP_UPS >= most
 
     def set_credit(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set how many messages the broker may send from now on; `echo`: it is to answer (`LinkOwner.on_credit`)."""
@@ -672,6 +683,12 @@ class ClientConnection(Connection):
             session.ended(None)
         self._own.clear()
         self._remote.clear()
+
+    @property
+    def counts_late(self) -> bool:
+        """Whether the broker counts messages against credit only when they reach the link: RabbitMQ 3 does."""
+        properties = self.server_properties
+        return properties.get("product") == "RabbitMQ" and str(properties.get("version", "")).startswith("3.")
 
     # ---- negotiation ----
 
