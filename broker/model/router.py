@@ -155,7 +155,7 @@ class Router:
         queue = route.sole
         if queue is None or queue.dead_letter is not None:
             return self.publish_to(message, exchange, self._or_alternate(message, exchange, route))
-        is_promised = queue.publish(message)  # as `publish_to`, but saves 4 of some 560 calls per message
+        is_promised = queue.publish(message)  # as `publish_to`, in 0.8 µs, not 1.2 (bench_tricks)
         route.messages += 1
         route.bytes += message.size
         return is_promised

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from qstore.broker.model.residency import stretch
 from qstore.broker.model.selectors import nodes
+from qstore.broker.protocols.amqp_1_0.assembly import usual_transfer
 from qstore.formats.amqp_0_10 import maps
+from qstore.formats.amqp_1_0.composites import BY_NAME, encode_composite, read_fields
 from qstore.formats.values import typed_map
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.measure import Spread
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, blocks_of
 from tests.bench.measuring import fastest
+from tests.support.fake_store import Model
 
 _TIMES: Final = 2000
 _TEXT: Final = "a" * 1000
@@ -42,10 +48,29 @@ def _part(length: int, most: int) -> nodes.Part:
         nodes._MAX_EXPRESSION = saved  # type: ignore[misc]
 
 
+def _mark_each() -> bytearray:
+    flags = bytearray(len(_SIZES))
+    for number in _SIZES:
+        flags[number] |= stretch.REDELIVERED
+    return flags
+
+
 def _add_each() -> None:
     spread = Spread()
     for size in _SIZES:
         spread.add((size,))
+
+
+def _publishing() -> tuple[Callable[[], object], Callable[[], object]]:
+    """A message put on the one queue that its key names: by the router's short way, and by the one for all routes."""
+    model = Model()
+    model.queue("q")
+    router, exchange = model.broker.router, model.broker.default_host.exchanges[""]
+    message = model.message("q", b"x", persistent=False)
+    return (
+        lambda: router.publish(message, exchange),
+        lambda: router.publish_to(message, exchange, router.route(message, exchange)),
+    )
 
 
 def _pairs(directory: Path) -> Iterator[Pair]:
@@ -60,6 +85,18 @@ def _pairs(directory: Path) -> Iterator[Pair]:
             partial(loop.find, _TEXT, 0, len(_TEXT)),
         )
     yield "4,096 sizes summed up together", lambda: Spread().add(_SIZES), _add_each
+    flags = bytes(len(_SIZES))
+    yield "4,096 messages marked together", lambda: bytearray(flags.translate(stretch._REDELIVERED)), _mark_each
+    yield "message for one queue", *_publishing()
+    fields = {"handle": 1, "delivery_id": 1000, "delivery_tag": b"1000", "message_format": 0, "settled": False}
+    transfer = encode_composite("transfer", fields)
+    yield (
+        "usual transfer of AMQP 1.0",
+        lambda: usual_transfer(transfer, 3, len(transfer)),
+        lambda: read_fields(BY_NAME["transfer"], transfer, 3, len(transfer)),
+    )
+    places = array("Q", (place << SIZE_BITS | 5 for place in range(4096)))
+    yield "blocks of 4,096 short records", lambda: blocks_of(places), lambda: [each & SIZE_MASK for each in places]
     for number in range(9):
         (directory / f"file {number}").touch()
     name = os.fspath(directory)

@@ -527,7 +527,7 @@ class Queue:
         """Deliver while there are messages and ready consumers.
 
         If very many messages are declined or have expired, it stops, and continues in the next tick (`is_unfinished`).
-        The first consumer is served here and not in `Consumers`, which saves a call for most messages.
+        Each message is offered to the first ready consumer; any answer but TAKEN is left to `Consumers.offer`.
         """
         consumers, order, limit, tick = self._consumers, self.order, self._barriers.limit, self._tick
         waiting, consumers.declined, consumers.left = consumers.waiting, 0, tick.deliveries

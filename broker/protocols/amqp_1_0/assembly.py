@@ -114,7 +114,7 @@ def usual_transfer(data: bytes, at: int, end: int) -> tuple[dict[str, Any], int]
     """The fields of a transfer from its list on, and where that ends; None if it is not as most are.
 
     Those have handle, delivery-id, delivery-tag, and perhaps message-format, settled and more. The result is that of
-    `read_fields`, in 1.6 us instead of 8.8 (pure Python).
+    `read_fields`, in 1.8 µs instead of 9.6 (pure Python, tests.bench.bench_tricks).
     """
     if end - at < _FEWEST or data[at] != _LIST8 or not _FEWEST <= data[at + 2] <= _MOST:
         return None
