@@ -66,6 +66,30 @@ def test_consumers_of_two_channels_have_numbers_of_their_own(caplog: pytest.LogC
     assert not log._subscriptions
 
 
+# ---- exchanges ----
+
+
+def test_exchanges_and_their_bindings_are_logged_from_begin_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    followed(world)
+    client = BasicClient(world).open(1)
+    for _ in range(2):  # the second one changes nothing
+        client.call("exchange.declare", exchange="logs", type="topic")
+    client.call("exchange.declare", exchange="kept", type="direct", durable=True)
+    client.call("exchange.bind", destination="logs", source="kept", routing_key="k", arguments=typed_map({"a": 1}))
+    client.call("exchange.unbind", destination="logs", source="kept", routing_key="k", arguments=typed_map({"a": 1}))
+    client.call("exchange.delete", exchange="logs")
+    world.run()
+    assert [line.partition(" ] ")[2] for line in messages(caplog, "EXH-", "BND-")] == [
+        "[ vh(/)/ex(logs) ] EXH-1001 : Create : Type:topic Name:logs",
+        "[ vh(/)/ex(kept) ] EXH-1001 : Create : Durable Type:direct Name:kept",
+        "[ vh(/)/ex(kept)/ex(logs)/bd(k) ] BND-1001 : Create : Arguments : a=1",
+        "[ vh(/)/ex(kept)/ex(logs)/bd(k) ] BND-1002 : Deleted",
+        "[ vh(/)/ex(logs) ] EXH-1002 : Deleted",
+    ]
+
+
 # ---- floods ----
 
 
