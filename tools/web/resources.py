@@ -22,7 +22,7 @@ import shutil
 import time
 from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -718,9 +718,16 @@ async def nothing(_api: Api, call: Call) -> Reply:
 # ---- virtual hosts ----
 
 
-async def _vhost_rows(api: Api) -> list[Row]:
-    node, queues = await api.node(), await api.queue_rows()
-    connections = await api.connection_rows()
+_OF_HOSTS: Final = frozenset(("name", "description", "tags"))
+"""Fields for which queues and connections need not be looked at."""
+
+
+async def _vhost_rows(api: Api, wanted: Sequence[Sequence[str]] = ()) -> list[Row]:
+    """The virtual hosts; `wanted` are the columns that matter, all if it is empty."""
+    is_plain = bool(wanted) and all(path[0] in _OF_HOSTS for path in wanted)
+    node = await api.node()
+    queues = [] if is_plain else await api.queue_rows()
+    connections = [] if is_plain else await api.connection_rows()
     found, about = [], await access.about_hosts(api)
     for data in await api.collector.get("vhost"):
         name = str(data["name"])
@@ -754,10 +761,11 @@ async def _vhost_rows(api: Api) -> list[Row]:
 
 
 async def vhosts(api: Api, call: Call) -> Reply:
-    found, sight = await _vhost_rows(api), call.sight
+    name, sight = call.path.get("vhost"), call.sight
+    wanted = wanted_columns(call) if name is None and "sort" not in call.query else []
+    found = await _vhost_rows(api, wanted)
     if sight is not None:
         found = [each for each in found if each["name"] in sight.hosts]
-    name = call.path.get("vhost")
     if name is None:
         return Reply(value=listed(call, found))
     row = next((each for each in found if each["name"] == name), None)

@@ -318,3 +318,15 @@ def test_a_client_of_0_10_without_a_known_host_is_in_the_default_one_unless_host
         assert connection.is_open
     with pytest.raises(ConnectionFailedError, match='there is no virtual host "none"'):
         Connection(f"127.0.0.1:{strict.port}/none").open()
+
+
+async def test_hosts_are_listed_with_the_columns_that_are_asked_for(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 201, "PUT", "queues/%2F/q", {"durable": True})
+        body = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+        await ask(client, 200, "POST", "exchanges/%2F/amq.default/publish", body)
+        names = await ask(client, 200, "GET", "vhosts?columns=name,description")
+        assert names == [{"name": "/", "description": "Default virtual host"}]
+        for path in ("vhosts?columns=name,messages", "vhosts?columns=name,messages&sort=messages"):
+            assert await ask(client, 200, "GET", path) == [{"name": "/", "messages": 1}]
+        assert (await ask(client, 200, "GET", "vhosts/%2F?columns=name"))["messages"] == 1

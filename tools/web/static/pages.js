@@ -887,7 +887,7 @@ function access(place, ctx) {
     });
   });
   const sections = [
-    ["vhosts", "Virtual hosts", [["Name", "name"], ["Description", "description"], ["Messages", "messages"], ["Limits", "limits"]]],
+    ["vhosts", "Virtual hosts", [["Name", "name"], ["Description", "description"], ["Limits", "limits"]], "?columns=name,description"], // not the sums of all queues
     ["users", "Users", [["Name", "name"], ["Tags", "tags"]]],
     ["permissions", "Permissions", [["User", "user"], ["Host", "vhost"], ["Configure", "configure"], ["Write", "write"], ["Read", "read"]]],
     ["policies", "Policies", [["Name", "name"], ["Host", "vhost"], ["Pattern", "pattern"], ["Applies to", "apply-to"], ["Priority", "priority"], ["Definition", "definition"]]],
@@ -909,7 +909,7 @@ function access(place, ctx) {
     ]) : h("p", { class: "quiet" }, `There is no ACL file: ${found.some((each, index) => sections[index][0] === "permissions" && each?.length) ? "permissions decide." : "without rules and permissions every user may do everything. See --acl-file."}`));
     lower.replaceChildren(...sections.flatMap(([, label, columns], index) => (found[index] === null ? [] : [
       h("h2", {}, label), table(label, [
-        ...columns.map(([name, key]) => (key === "messages" ? { label: name, num: true, cell: (each) => count(each[key]) } : { label: name, cell: (each) => text(each[key]) })),
+        ...columns.map(([name, key]) => ({ label: name, cell: (each) => text(each[key]) })),
         { label: "", cell: (each) => (label === "Virtual hosts" && each.name === "/" ? "" : button("Remove", () => removeAccess(ctx, sections[index][0], each), "danger")) },
       ],
         Array.isArray(found[index]) ? found[index] : found[index].items, { empty: `There are no ${label.toLowerCase()}.` }),
