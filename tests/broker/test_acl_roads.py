@@ -1520,6 +1520,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",
     "protocols/amqp_1_0/publishing.py:publish": "PUBLISH of its key, before",
+    "protocols/amqp_1_0/publishing.py:publish_run": "PUBLISH of its key, for a message like these before",
     "model/transactions/work.py:publish_to": "PUBLISH of its keys, before",
     # forwarded
     "model/schedule.py:receive": "PUBLISH of all of its keys, before",

@@ -334,6 +334,14 @@ def _delivery_time(clients: Clients, queue: str, cell: tuple[str, str]) -> None:
     assert carried(clients, queue, cell, headers=given).headers == due
 
 
+@probe("group")
+def _group(clients: Clients, queue: str, cell: tuple[str, str]) -> None:
+    of_1_0 = {"x-amqp-group-id": "g", "x-amqp-group-sequence": 3}
+    of_others = {"JMSXGroupID": "g", "JMSXGroupSeq": 3}
+    got = carried(clients, queue, cell, headers=of_1_0 if cell[0] == "1.0" else of_others)
+    assert got.headers == (of_1_0 if cell[1] == "1.0" else of_others)
+
+
 @probe("delivery count")
 def _redelivered(clients: Clients, queue: str, cell: tuple[str, str]) -> None:
     clients.publish(cell[0], queue, Sent("x"))

@@ -52,6 +52,17 @@ def quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="", errors="surrogateescape")
 
 
+class _BytesClient(LinksClient):
+    """A client that sends a name with the bytes that are not UTF-8, which its codec writes as question marks."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world)
+        self._written, self._meant = name.encode(errors="replace"), name.encode(errors="surrogateescape")
+
+    def send(self, data: bytes) -> None:
+        super().send(data.replace(self._written, self._meant) if self._written != self._meant else data)
+
+
 class Door:
     """Declares objects over one protocol, each time on a new connection. Returns the error, or nothing."""
 
@@ -96,7 +107,8 @@ class Door:
 
     def _in_1_0(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
         """Nodes are made on demand with these properties; those of a link are the arguments of its subscription."""
-        client = LinksClient(self.world).open()
+        client = _BytesClient(self.world, name)
+        client.open()
         if of is Of.BINDING:
             return self._at_management(of, name, arguments, flags)
         if of is Of.SUBSCRIPTION:
