@@ -164,6 +164,8 @@ PRIORITIES: Final = ("x-priority", "rabbitmq:priority")
 SELECTOR: Final = "x-apache-selector"
 JMS_SELECTOR: Final = "x-filter-jms-selector"
 """The Java client's name for it, which it also sends without a selector."""
+SYNC_FREQUENCY: Final = "qpid.sync_frequency"
+"""Of the routes of qpidd: after how many messages they want to be asked to accept; they accept nothing unasked."""
 MATCH: Final = "x-match"
 INTERNAL: Final = "x-internal"
 ALTERNATE: Final = "alternate-exchange"
@@ -404,7 +406,9 @@ TABLE: Final = (
     _refused(_SUBSCRIPTION, "x-credit", "AMQP 0-10 has credit; AMQP 0-9-1 has basic.qos", _always),
     _refused(_SUBSCRIPTION, "qpid.ha-replicating-subscription", _NO_COPY, _always),
     _ignored(_SUBSCRIPTION, "x-cancel-on-ha-failover", "there is no failover to another broker"),
-    _ignored(_SUBSCRIPTION, "qpid.sync_frequency", "every message is completed as soon as it is safe"),
+    _does(_SUBSCRIPTION, SYNC_FREQUENCY, "has the client asked to answer each message at once", protocol=AMQP_0_10),
+    _ignored(_SUBSCRIPTION, SYNC_FREQUENCY, "AMQP 0-9-1 has publisher confirms", protocol=AMQP_0_9_1),
+    _ignored(_SUBSCRIPTION, SYNC_FREQUENCY, "receivers of AMQP 1.0 settle by themselves", protocol=AMQP_1_0),
 )  # fmt: skip
 
 

@@ -24,7 +24,15 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.arguments import AMQP_0_10, FED_OP, JMS_SELECTOR, SELECTOR, alternate_in, shown
+from qstore.broker.model.arguments import (
+    AMQP_0_10,
+    FED_OP,
+    JMS_SELECTOR,
+    SELECTOR,
+    SYNC_FREQUENCY,
+    alternate_in,
+    shown,
+)
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     IllegalArgumentError,
@@ -214,6 +222,8 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
             session, destination, queue, accept_mode, acquires=acquires, selector=selector, last=last
         )
     subscription.arguments, exclusive = arguments, bool(values["exclusive"])
+    if arguments.get(SYNC_FREQUENCY) is not None:
+        subscription.ask_for_answers()
     subscribe(
         session.broker, session, queue, subscription, destination,
         exclusive=exclusive, arguments=arguments, protocol=AMQP_0_10,

@@ -178,7 +178,7 @@ class LinkSession(ServerSession):
     def _sync(self) -> Iterator[None]:
         yield  # the messages of this tick are before it
         if self.is_usable:
-            self._sync_number = self.send("execution.sync")
+            self._sync_number = self.send("execution.sync", sync=True)  # without the bit qpidd accepts nothing
 
     def on_peer_completed_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The other broker has commands of ours, and messages among them on its disk: it answers for these now."""

@@ -103,6 +103,7 @@ _MARKED: Final = tuple(bytes((flags | _REDELIVERED,)) for flags in range(256))
 _BEFORE_TIMES: Final = (0x08, 0x10)  # priority and delivery mode: a byte each
 _EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
 _OF_LIFE: Final = ("ttl", "expiration", "resume_id", "resume_ttl")
+_LATEST: Final = (1 << 64) - 1
 _TIMES: Final = 0xC0  # timestamp and expiration
 _USER_ID: Final = 0x40  # in that of message-properties
 _CONTENT_LENGTH: Final = 0x01  # likewise; its 8 bytes are the first field
@@ -566,7 +567,7 @@ def as_transfer(message: Message) -> TransferMessage | None:
             "delivery_mode": DeliveryMode.PERSISTENT if message.is_persistent else DeliveryMode.NON_PERSISTENT,
         }
         if properties.created_at is not None:
-            given["timestamp"] = max(0, int(properties.created_at))
+            given["timestamp"] = min(max(0, int(properties.created_at)), _LATEST)  # as a float it may be rounded up
         delivery = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, given), message.exchange)
     except (Amqp010Error, BrokerRecordError):
         return None

@@ -42,6 +42,7 @@ from qstore.broker.protocols.frame_log import TracedFrame
 from qstore.broker.protocols.machine import DetachedSession, Host, Peer, SessionAction
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Failure, Refused
+from qstore.broker.security.sasl.simple import ANONYMOUS
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
 from qstore.formats.amqp_0_10.frames import (
@@ -221,7 +222,9 @@ class ServerConnection(BrokerConnection):
         """Handle a negotiation control of the client."""
         if name == "connection.start-ok" and not self.mechanism and not self.user:
             self.client_properties = values["client_properties"] or EMPTY_MAP
-            self.handle_outcome(self.login.start(values["mechanism"] or "", values["response"]))
+            # The links of a qpidd that was built without SASL name none; theirs accepts that with --auth no.
+            none = ANONYMOUS if ANONYMOUS in self.login.offered else ""
+            self.handle_outcome(self.login.start(values["mechanism"] or none, values["response"]))
         elif name == "connection.secure-ok" and self.mechanism and not self.user:
             self.handle_outcome(self.login.step(values["response"] or b""))
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
@@ -309,19 +312,20 @@ class ServerConnection(BrokerConnection):
         """Attach or detach a session."""
         if name == "session.attach":
             self._attach(channel, values["name"] or b"", force=bool(values["force"]))
+        elif name == "session.attached":  # so qpidd's links begin the sessions of push routes: nobody has attached
+            self._attach(channel, values["name"] or b"", force=False, is_asked=False)
         elif name == "session.detach":
             self._detach(channel, values["name"] or b"")
-        elif name == "session.detached":
-            self._detached(channel, values["name"] or b"")
         else:
-            raise FramingError(f"{name} is unexpected from a client")
+            self._detached(channel, values["name"] or b"")
 
-    def _attach(self, channel: int, name: bytes, *, force: bool) -> None:
+    def _attach(self, channel: int, name: bytes, *, force: bool, is_asked: bool = True) -> None:
         if channel > self._channel_max:
             raise FramingError(f"channel {channel} is above the negotiated channel-max {self._channel_max}")
         attached = self.sessions.get(channel)
         if attached is not None and attached.name == name and attached.state is State.ATTACHED:
-            attached.send_control("session.attached", name=name)  # rule idempotence
+            if is_asked:
+                attached.send_control("session.attached", name=name)  # rule idempotence
             return
         if attached is not None:
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
@@ -346,7 +350,8 @@ class ServerConnection(BrokerConnection):
         session.attach_to(self, channel)
         if is_new:
             self._shared.broker.events.emit(SessionCreated(), session)
-        session.send_control("session.attached", name=name)
+        if is_asked:
+            session.send_control("session.attached", name=name)
         session.attached()
         _LOG.debug('Client %s: session "%s" attached to channel %d', self.peer, shown_name(name), channel)
 

@@ -102,9 +102,18 @@ class Subscription(FramedConsumer):
         self.message_credit = self.byte_credit = 0
         self._given = 0  # message credit granted, minus credit taken away
         self._unlimited = 0  # messages delivered with unlimited credit
-        self.payload = encode_command(
-            "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
-        )
+        self.payload = self._transfer(asks=False)
+
+    def ask_for_answers(self) -> None:
+        """Have the client complete and accept each message at once: qpidd's routes wait until they are asked."""
+        self.payload = self._transfer(asks=True)
+
+    def _transfer(self, *, asks: bool) -> bytes:
+        accept_mode = AcceptMode.EXPLICIT if self.is_accepting else AcceptMode.NONE
+        return encode_command(
+            "message.transfer", sync=asks, destination=self.destination, accept_mode=accept_mode,
+            acquire_mode=int(not self.acquires),
+        )  # fmt: skip
 
     # ---- credit ----
 

@@ -15,6 +15,7 @@ from qstore.broker.model.queues.limits import TRACE
 from qstore.broker.protocols.amqp_0_10.connection import control_frame
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
@@ -115,6 +116,32 @@ def test_a_message_that_another_broker_pushes_is_accepted_when_it_is_on_the_disk
     destination.store.end_flush()
     linked.rest()
     assert session._accepted == session.received
+
+
+@replaces
+def test_another_broker_is_asked_to_answer_for_what_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """qpidd accepts nothing unless a command has the sync bit."""
+    linked = Linked("near", "far")
+    source, _ = linked.worlds
+    source.durable_queue("q")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=True, sync=1)
+    far, came = linked.wires[-1].far_machine, bytearray()
+    receive = ServerConnection.receive
+
+    def record(machine: ServerConnection, data: bytes) -> None:
+        if machine is far:
+            came.extend(data)
+        receive(machine, data)
+
+    monkeypatch.setattr(ServerConnection, "receive", record)
+    source.open_client().publish("q", b"one", **PERSISTENT)
+    linked.rest()
+    source.store.end_flush()
+    linked.rest()
+    (session,) = far.sessions.values()
+    command = encode_command("execution.sync", sync=True)
+    (frame,) = encode_command_frames(session.channel, command, None, None, 4096)
+    assert frame in came
 
 
 @pytest.mark.parametrize("is_push", [False, True])

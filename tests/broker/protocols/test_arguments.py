@@ -25,7 +25,8 @@ from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1, AMQP_0_10, AMQP
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
-from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription
+from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
+from qstore.formats.amqp_0_10.commands import decode_command
 from qstore.formats.amqp_1_0.neutral import map_value
 from qstore.formats.values import TypedMap, typed_map
 from qstore.store.parameters import StoreParameters, queue_geometry, queue_max_files
@@ -408,13 +409,19 @@ SUBSCRIPTION: Final = {
     "x-credit": refused(5),
     "qpid.ha-replicating-subscription": refused("1"),
     "x-cancel-on-ha-failover": ignored(True, False),
-    "qpid.sync_frequency": ignored(5, 0),
+    "qpid.sync_frequency": Sample(5, probe=lambda door, *_: asks_for_answers(door)),
 }
 SAMPLES: Final = {Of.QUEUE: QUEUE, Of.EXCHANGE: EXCHANGE, Of.BINDING: BINDING, Of.SUBSCRIPTION: SUBSCRIPTION}
 
 
 def is_selective(door: Door) -> bool:
     return isinstance(door.consumers()[0], SelectiveSubscription)
+
+
+def asks_for_answers(door: Door) -> bool:
+    (consumer,) = door.consumers()
+    assert isinstance(consumer, Subscription)
+    return decode_command(consumer.payload)[1]
 
 
 def test_the_walk_has_a_sample_for_each_row_and_no_other() -> None:

@@ -29,6 +29,20 @@ def test_attach_and_detach() -> None:
     assert len(client.world.sessions) == 0
 
 
+def test_a_session_that_a_link_of_qpidd_begins_without_being_asked() -> None:
+    client = World().open_client(name=None)
+    client.control("session.attached", on=1, name=b"pushes")
+    client.sync()
+    assert client.names()[-1] == "session.command-point"
+    assert "session.attached" not in client.names()
+    client.control("session.attached", on=1, name=b"pushes")
+    client.control("session.command-point", on=1, command_id=0, command_offset=0)
+    client.declare("q")
+    client.publish("q", b"m")
+    client.sync()
+    assert client.world.broker.default_host.queues["q"].message_count == 1
+
+
 def test_several_sessions_of_one_connection() -> None:
     client = World().open_client(name=b"one")
     client.attach(b"two", on=7)
