@@ -102,12 +102,12 @@ class DiskLock(Protocol):
     """A lock that this process holds."""
 
     def watch(self, directory: str) -> None:
-        """Have `is_in_place` look after another directory, too. Raises OSError: it cannot be opened."""
+        """Have `is_in_place` check another directory, too. Raises OSError: it cannot be opened."""
 
     def is_in_place(self) -> bool:
         """Whether the directory of the locked file, and those to `watch`, are still the ones at their paths.
 
-        They are not if somebody has moved, replaced or removed one.
+        False once one of them has been moved, replaced or removed.
         """
 
     def release(self) -> None:
@@ -312,8 +312,16 @@ class OsFile:
             raise OSError(error.errno, error.strerror, self._path) from error
         return b"".join(parts)
 
+    def will_be_sampled(self) -> None:
+        """Prepare for few reads that are far apart: the system need not read ahead."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
     def is_unwritten(self, offset: int) -> bool:
-        """Whether the file system reports no data from `offset` on: all of it would be read as zeros."""
+        """Whether the file system reports no data from `offset` on: all of it would be read as zeros.
+
+        It reports what is in the page cache as data, even if that was never written: see `will_be_sampled`.
+        """
         try:
             os.lseek(self._descriptor, offset, os.SEEK_DATA)
         except OSError as error:

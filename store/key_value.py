@@ -26,10 +26,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import stat
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -226,7 +224,7 @@ class RocksKeyValue:
             raise self._failed("close", error) from error
         finally:
             if self._private is not None:
-                shutil.rmtree(self._private, ignore_errors=True)
+                _remove(self._private)
 
     def _failed(self, deed: str, error: Exception) -> CatalogueError:
         text = _line(error)
@@ -250,6 +248,8 @@ def open_copy(directory: Path) -> RocksKeyValue:
         CatalogueDamagedError: the database does not exist, or RocksDB cannot open its files.
         CatalogueError: the files cannot be read or copied.
     """
+    import tempfile  # only tools open copies: with `shutil` and the compressions it is 3 ms of a broker's start
+
     try:
         private = Path(tempfile.mkdtemp(prefix="qstore-catalogue-"))
     except OSError as error:
@@ -258,7 +258,7 @@ def open_copy(directory: Path) -> RocksKeyValue:
         damage = _copy(directory, private)
         database = _open_read_only(private, directory, damage)
     except BaseException as error:
-        shutil.rmtree(private, ignore_errors=True)
+        _remove(private)
         if isinstance(error, CatalogueError) or not isinstance(error, Exception):
             raise
         text = _line(error).replace(str(private), str(directory))
@@ -270,12 +270,21 @@ def open_copy(directory: Path) -> RocksKeyValue:
 def _check_files(directory: Path) -> None:
     """Refuse paths that RocksDB cannot open, or would block on: a directory, a FIFO, a broken link in place of a file.
 
+    Also files that are larger than RocksDB makes them: it reads them whole, and readers copy them.
+
     Raises:
-        CatalogueDamagedError: one of the database's files is not a regular file.
+        CatalogueDamagedError: one of the database's files is not a regular file, or too large.
         OSError: the directory cannot be read.
     """
     for path in directory.iterdir():
-        if _OWN.fullmatch(path.name) and not path.is_file() and os.path.lexists(path):  # not just removed
+        if not _OWN.fullmatch(path.name):
+            continue
+        if path.is_file():
+            most = _MAX_COPIED if _LARGE.fullmatch(path.name) else _MAX_SMALL
+            if _READ_WHOLE.fullmatch(path.name) and path.stat().st_size > most:
+                what = f"{path.name} is too large: {path.stat().st_size:,} bytes"
+                raise CatalogueDamagedError(f"{directory}: {what}", str(path))
+        elif os.path.lexists(path):  # not just removed
             raise CatalogueDamagedError(f"{path}: not a regular file", str(path))
 
 
@@ -342,6 +351,10 @@ _OWN = re.compile(
     r"CURRENT|IDENTITY|LOCK|LOG(?:\.old\.\d+)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(?:log|sst|dbtmp)|rocksdict-config\.json",
     re.ASCII,
 )
+_LARGE = re.compile(r"MANIFEST-\d+|\d+\.log", re.ASCII)
+_READ_WHOLE = re.compile(r"CURRENT|IDENTITY|MANIFEST-\d+|OPTIONS-\d+|\d+\.log|rocksdict-config\.json", re.ASCII)
+_MAX_SMALL = 1 << 20  # bytes of a file that names others or has settings
+_MAX_COPIED = 1 << 30  # RocksDB begins a new manifest at 1 GiB, and a new log at the size of its write buffer
 _NAMED = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 
@@ -372,7 +385,15 @@ def _copy(directory: Path, private: Path) -> list[MapDamage]:
     return damage
 
 
+def _remove(private: Path) -> None:
+    import shutil  # as in `open_copy`
+
+    shutil.rmtree(private, ignore_errors=True)
+
+
 def _copy_file(source: Path, target: Path) -> None:
+    import shutil  # as in `open_copy`
+
     # O_NONBLOCK: a FIFO in a hostile tree must be refused, not block.
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as reader:

@@ -43,6 +43,8 @@ from qstore.formats.wording import printable
 from qstore.store.disk import MOVED
 
 MAX_IN_DOUBT_LINES: Final = 20
+ENQCAPTHRESH: Final = "RHM_IORES_ENQCAPTHRESH"
+"""The name of qpidd's error for a journal that is 80 % full, which its manual and wiki tell operators to search for."""
 TPL_NAME: Final = "TplStore"  # the name of the prepared list's journal
 
 
@@ -228,8 +230,10 @@ def content_damaged(queue: str, rid: int, problem: str) -> LogLine:
 
 
 def threshold_exceeded(queue: str) -> LogLine:
-    """An enqueue was refused, `RHM_IORES_ENQCAPTHRESH`; the client's error starts with the same text."""
-    return LogLine(Level.WARNING, f'Enqueue capacity threshold exceeded on queue "{printable(queue)}".')
+    """An enqueue was refused; the client's error starts with the same text, and ends with the same code."""
+    return LogLine(
+        Level.WARNING, f'Enqueue capacity threshold exceeded on queue "{printable(queue)}" ({ENQCAPTHRESH}).'
+    )
 
 
 def journal_full(queue: str) -> LogLine:

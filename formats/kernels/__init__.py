@@ -1,7 +1,7 @@
 """Kernels: work on the bytes of many messages at once, where a call for each message would take longer than the work.
 
-A *run* is a number of consecutive messages of one publisher with equal headers, but for the sizes of their bodies, as
-they lie in one socket read. `bodies` says where the bodies are, and which fields give their sizes.
+A *run* is a number of consecutive messages with equal headers, but for the sizes of their bodies, in one buffer, such
+as that of a socket read. `bodies` says where the bodies are, and which fields give their sizes.
 
     find_run           where the bodies of a run are
     sort_messages      the bodies of messages that differ in one part, such as the routing key, as a run for each
@@ -16,7 +16,7 @@ they lie in one socket read. `bodies` says where the bodies are, and which field
 compiled (`hatch_build.py`), that is there, and is used; tests hold it against `plain`, which is used elsewhere.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from qstore.formats.kernels.plain import (
@@ -53,7 +53,11 @@ else:
             write_deliveries,
         )
 
+IS_COMPILED: Final = find_run.__module__.endswith("compiled")
+"""Whether the kernels are those in C, so that few messages are worth a call."""
+
 __all__ = [
+    "IS_COMPILED",
     "count_bodies",
     "encode_dequeues",
     "encode_records",

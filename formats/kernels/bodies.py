@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Sequence
 from typing import Final
 
 _START: Final = struct.Struct("=I")
@@ -101,6 +103,28 @@ class Bodies:
         begin = self.start(first)
         data = self.data[self.at + begin : self.at + self.start(first + count) - self.gap]
         return self._part(data, -begin, first, count)
+
+    @staticmethod
+    def joined(parts: Sequence[Bodies]) -> Bodies:
+        """The bodies of several in one buffer.
+
+        Args:
+            parts: those to join, at least one. Their gaps are equal. Each has its buffer for itself, which begins with
+                the first body, and ends `gap` bytes after the last.
+        """
+        gap, smallest, largest = parts[0].gap, parts[0].smallest, parts[0].largest
+        for part in parts:
+            smallest, largest = min(smallest, part.smallest), max(largest, part.largest)
+        starts, end = array("I"), 0
+        for part in parts:
+            own = array("I")
+            own.frombytes(part.starts)
+            size = own.pop()
+            starts.extend(own if not end else array("I", [end + start for start in own]))
+            end += size
+        starts.append(end)
+        data = b"".join([part.data for part in parts])
+        return Bodies(data, 0, starts.tobytes(), gap, smallest, largest)
 
     def _part(self, data: bytes, at: int, first: int, count: int) -> Bodies:
         if self.is_even and first:  # they have the distances of the first ones, whose places the kernels know (`plain`)

@@ -214,16 +214,21 @@ def encode_file_header(header: FileHeader) -> bytes:
     return sector.ljust(FILE_HEADER_SIZE, PADDING)
 
 
-def header_oddities(sector: bytes) -> list[tuple[int, str]]:
+def header_oddities(sector: bytes, header: FileHeader | None = None) -> list[tuple[int, str]]:
     """Fields of a decodable header's sector that its writer would write differently, but that are not used.
+
+    Args:
+        sector: the sector.
+        header: what `decode_file_header` returns for it, if that is known.
 
     Returns:
         For each such field its offset and one line about it.
     """
-    if sector[4] == 1 and _second_header(sector) is None:
+    is_new = header is not None and header.version == 2
+    if not is_new and sector[4] == 1 and _second_header(sector) is None:
         found, rest, end = _version_1_oddities(sector), VERSION_1.size, FILE_HEADER_SIZE
     else:
-        header = decode_file_header(sector)
+        header = header if is_new else decode_file_header(sector)
         begin = 0 if header is None else header.slot * SLOT_SIZE
         # The other half of the sector contains an older header, or a torn one.
         found, rest, end = [], begin + VERSION_2.size + CRC.size, begin + SLOT_SIZE

@@ -55,6 +55,7 @@ from qstore.formats.rhm.geometry import MAX_RING_FILES
 MAX_CHUNK: Final = 4096
 MAX_MESSAGES: Final = 1 << 26
 _MAGIC: Final = b"RHMINDEX"
+_WINDOW: Final = 256 << 10  # bytes read at once: a start reads thousands of runs, of 24 bytes each
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<8sII16sQQQQQQQQQQQ")
 _CHUNK: Final = struct.Struct("<QQQ")
@@ -216,25 +217,29 @@ def decode_parts(file: Readable, header: IndexHeader, offset: int, crc: int) -> 
         IndexFileError: the file is torn or damaged.
         OSError: it cannot be read.
     """
-    left = header.messages
+    left, at, wanted = header.messages, 0, 0
+    window = b""  # what was read from `offset` on; of it `at` bytes are done
     while left:
-        piece = file.read(offset, _CHUNK.size + MESSAGE_SIZE * min(left, MAX_CHUNK))
-        count, lowest, highest = _CHUNK.unpack_from(piece) if len(piece) >= _CHUNK.size else (0, 0, 0)
+        most = _CHUNK.size + MESSAGE_SIZE * min(left, MAX_CHUNK)
+        if len(window) - at < most and len(window) == wanted:  # it does not reach the end of the file
+            crc, offset = extend_crc32c(crc, window[:at]), offset + at
+            at, wanted = 0, max(most, _WINDOW)
+            window = file.read(offset, wanted)
+        count, lowest, highest = _CHUNK.unpack_from(window, at) if len(window) - at >= _CHUNK.size else (0, 0, 0)
         is_run = count & _IS_RUN != 0
         count &= ~_IS_RUN
-        middle = _CHUNK.size if is_run else _CHUNK.size + 8 * count
+        begin = at + _CHUNK.size
+        middle = begin if is_run else begin + 8 * count
         end = middle if is_run else middle + 8 * count
-        if not 0 < count <= left or end > len(piece):
-            raise IndexFileError("it is torn, or damaged", offset)
-        if end < len(piece):
-            piece = piece[:end]
-        crc = extend_crc32c(crc, piece)
+        if not 0 < count <= left or end > min(len(window), at + most):
+            raise IndexFileError("it is torn, or damaged", offset + at)
         if is_run:
             yield Run(lowest, count, highest)
         else:
-            yield Chunk(_numbers(piece[_CHUNK.size : middle]), _numbers(piece[middle:]), lowest, highest)
-        offset += end
+            yield Chunk(_numbers(window[begin:middle]), _numbers(window[middle:end]), lowest, highest)
+        at = end
         left -= count
+    crc, offset = extend_crc32c(crc, window[:at]), offset + at
     tail = file.read(offset, _CRC.size + 1)
     if len(tail) != _CRC.size or _CRC.unpack(tail)[0] != crc:
         raise IndexFileError("the checksum does not match: the file is torn, or damaged", offset, fails_checksum=True)

@@ -58,8 +58,10 @@ class JournalCopy:
         message_rids: new record ids for messages; None: messages keep theirs.
         removal_rids: new record ids for removals; None: removals keep theirs, and so do messages.
         is_prepared_list: whether a decision whose prepare record is lost gets a new one, since it was promised.
+        marked: record ids that other objects of the store refer to.
 
     Attributes:
+        renamed: those of them whose messages were copied -> their new record ids.
         messages: number of messages copied by `into`.
         in_doubt: number of these that wait for a transaction.
         left_out: number of messages that could not be copied.
@@ -74,7 +76,9 @@ class JournalCopy:
         message_rids: NewRecordIds | None = None,
         removal_rids: NewRecordIds | None = None,
         is_prepared_list: bool = False,
+        marked: frozenset[int] = frozenset(),
     ) -> None:
+        self._marked = marked
         self._journal, self._recovery, self._report_left_out = journal, recovery, left_out
         self._message_rids, self._removal_rids = message_rids, removal_rids
         self._is_prepared_list = is_prepared_list
@@ -91,15 +95,18 @@ class JournalCopy:
         self._begin()
         entries = self._entries()
         self._find_targets()
-        journal, stream, targets = self._journal, self._journal.stream, self._targets
+        journal, stream, targets, marked = self._journal, self._journal.stream, self._targets, self._marked
         is_verified, take = self._is_verified, None if self._message_rids is None else self._message_rids.take
         for rid, place, state, _ in entries:
             data = journal.small_data(place) if state == LIVE and rid not in targets else None
             if data is not None and not stream.has_unreadable:
                 crc = extend_crc32c(0, data)
                 if not is_verified or journal.verifies(place, crc):
-                    build.enqueue(rid if take is None else take(), data, crc)
+                    new = rid if take is None else take()
+                    build.enqueue(new, data, crc)
                     self.messages += 1
+                    if rid in marked:
+                        self.renamed[rid] = new
                     continue
             self._copy(build, rid, place)
         for transaction in self._recovery.transactions:
@@ -114,6 +121,7 @@ class JournalCopy:
         self._copied: dict[int, int] = {}  # such a message -> its new record id
         self._xids: set[bytes] = set()
         self._used: set[int] = set()  # by removals that keep their ids
+        self.renamed: dict[int, int] = {}
 
     def _entries(self) -> Iterable[OutstandingRecord]:
         """The messages in order, those of open transactions included."""
@@ -163,6 +171,8 @@ class JournalCopy:
         self._message(build, new, parts, self._enqueuers.get(rid, b""), compressed=is_compressed)
         if rid in self._targets:
             self._copied[rid] = new
+        if rid in self._marked:
+            self.renamed[rid] = new
         self.in_doubt += rid in self._targets or rid in self._enqueuers
 
     def _leave_out(self, place: int, end: int, rid: int, kind: DamageKind, **details: str) -> None:

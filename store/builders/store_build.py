@@ -12,9 +12,11 @@ The caller chooses the queues and their numbers; a watcher receives progress rep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from qstore.formats.broker_records.topology import (
+    STREAM_KIND,
     Binding,
     Bridge,
     Exchange,
@@ -26,6 +28,7 @@ from qstore.formats.broker_records.topology import (
     encode_general,
     encode_queue,
     names_a_host,
+    with_record_ids,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.rhm.geometry import Geometry
@@ -78,11 +81,13 @@ class BuiltQueue(NamedTuple):
         messages: number of messages, those in doubt included.
         in_doubt: number of messages that wait for a transaction.
         geometry: of its journal.
+        renamed: the new record ids of marked messages (`JournalCopy`).
     """
 
     messages: int
     in_doubt: int
     geometry: Geometry
+    renamed: Mapping[int, int] = MappingProxyType({})
 
 
 class BuildWatcher(Protocol):
@@ -133,6 +138,7 @@ def build_queue(
     message_rids: NewRecordIds | None,
     removal_rids: NewRecordIds,
     beside: bool = False,
+    marked: frozenset[int] = frozenset(),
 ) -> BuiltQueue:
     """Build a queue's journal, of either format, with its messages.
 
@@ -146,6 +152,7 @@ def build_queue(
         message_rids: new record ids for messages; None: messages keep theirs.
         removal_rids: new record ids for removals.
         beside: whether another thread writes; the disk must permit that.
+        marked: record ids whose new ones are to be in the result.
 
     Raises:
         StoreError, OSError: as `build_journal`.
@@ -160,9 +167,9 @@ def build_queue(
     def left_out(damage: Damage, place: int, end: int) -> None:
         watcher.left_out(queue, damage, place, end)
 
-    copy = JournalCopy(*source, left_out, message_rids=message_rids, removal_rids=removal_rids)
+    copy = JournalCopy(*source, left_out, message_rids=message_rids, removal_rids=removal_rids, marked=marked)
     made = build_journal(environment, directory, info, content, copy.into, beside=beside)
-    return BuiltQueue(copy.messages, copy.in_doubt, made.geometry)
+    return BuiltQueue(copy.messages, copy.in_doubt, made.geometry, copy.renamed)
 
 
 class StoreBuild:
@@ -175,6 +182,7 @@ class StoreBuild:
         catalogue: that of the new store, empty.
         watcher: receives progress reports.
         beside: whether another thread writes; the disk must permit that.
+        marked: the record ids in the marks of streams: `general` writes the new ones.
     """
 
     def __init__(
@@ -186,7 +194,10 @@ class StoreBuild:
         watcher: BuildWatcher,
         *,
         beside: bool = False,
+        marked: frozenset[int] = frozenset(),
     ) -> None:
+        self._marked = marked
+        self._renamed: dict[int, int] = {}
         self._environment, self._new, self._parameters = environment, new, parameters
         self._catalogue, self._watcher, self._beside = catalogue, watcher, beside
         # An error is raised again when an id is needed.
@@ -234,7 +245,9 @@ class StoreBuild:
             message_rids=self._rids,
             removal_rids=self._rids,
             beside=self._beside,
+            marked=self._marked,
         )
+        self._renamed.update(result.renamed)
         self._catalogue.create_queue(QueueEntry(queue.number, queue.number, 1, record))
         self._watcher.built(queue, result)
 
@@ -250,6 +263,8 @@ class StoreBuild:
         self._catalogue.create_binding(entry)
 
     def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
-        """Add a link, a bridge or another object. Raises CatalogueError."""
+        """Add a link, a bridge or another object, after the queues. Raises CatalogueError."""
         self._note(general)
+        if isinstance(general, GeneralObject) and general.kind == STREAM_KIND:
+            general = with_record_ids(general, self._renamed)
         self._catalogue.create_general(GeneralEntry(number, encode_general(general)))

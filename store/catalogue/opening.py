@@ -69,7 +69,7 @@ from qstore.formats.catalogue import (
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.topology_copy import encode_batch
-from qstore.formats.wording import printable
+from qstore.formats.wording import plural, printable
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
 from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
 from qstore.store.catalogue.topology_copy import (
@@ -327,10 +327,11 @@ class _Salvage:
         why = "it is missing" if self._judgement.copy_is_missing else self._judgement.copy_problem
         gone = f"; without a journal, and so considered deleted: {shown(self._gone)}" if self._gone else ""
         of_journals = len(self._queues) - self._from_catalogue
+        queues, exchanges = plural(len(self._queues), "queue"), plural(len(self._exchanges), "exchange")
         return (
-            f"its second copy is unusable: {why}; rebuilt with {len(self._queues)} queues, {of_journals} of them from "
-            f"their journals alone, and the {len(self._exchanges)} exchanges and {len(self._bindings)} bindings that "
-            f"were readable{gone}: all other exchanges, bindings and links are lost and must be declared again"
+            f"its second copy is unusable: {why}; rebuilt with {queues}, {of_journals:,} of them from their journals "
+            f"alone, and with {exchanges} and {plural(len(self._bindings), 'binding')}, which were readable{gone}: all "
+            "other exchanges, bindings and links are lost and must be declared again"
         )
 
 

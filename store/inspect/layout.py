@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -191,6 +192,14 @@ def _is_store(disk: Disk, root: str) -> bool:
     )
 
 
+#: A kind of store of the Java broker -> whether a directory with these names is one. That in a database of JDBC has no
+#: files of its own.
+_JAVA_STORES: Final[Mapping[str, Callable[[list[str]], bool]]] = {
+    "a Berkeley DB JE": lambda names: any(name.endswith(".jdb") for name in names),
+    "a Derby": lambda names: {"service.properties", "seg0"} <= set(names),
+}
+
+
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
     recovery = recovery_around(disk, path)
     if recovery is not None:
@@ -199,6 +208,12 @@ def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
         return f"{path}: the directory is empty"
     for left, state in unfinished_stores(disk, path).items():
         return f"{path}: there is no store, only {state.notice(left)}"
+    java = next((what for what, is_it in _JAVA_STORES.items() if is_it(names)), None)
+    if java is not None:
+        advice = (
+            "drain its queues with a client or a shovel while that broker runs; qstore-import reads its configuration"
+        )
+        return f"{path}: this is {java} store of Apache's Java broker, whose layout has no public description: {advice}"
     below = [posixpath.join(path, name) for name in names]
     nested = [
         name

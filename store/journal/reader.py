@@ -350,6 +350,9 @@ class JournalReader:
         state = self._records.end_state()
         begun = self._records.begins_record(place, verdict)
         rid = verdict.header.rid if begun and verdict.header is not None else None
-        torn = begun or state.torn
+        torn = begun or state.torn or state.has_rest
         sealed = state.sealed and not state.torn  # old content may look like the beginning of a record
-        return JournalEnd(place, verdict.problem or "no record", torn, rid, sealed, state.flush, state.torn)
+        what = verdict.problem or "no record"
+        if state.has_rest:
+            what += ", and after it records of the same flush"
+        return JournalEnd(place, what, torn, rid, sealed, state.flush, state.torn)

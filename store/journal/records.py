@@ -10,7 +10,7 @@ it, so each further file is entered there.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
@@ -74,14 +74,16 @@ class EndState(NamedTuple):
         torn: whether a flush is incomplete.
         sealed: version 2: whether the journal was closed cleanly.
         flush: version 2: number of the last flush read.
+        has_rest: version 2: whether records of a flush follow whose beginning is missing.
     """
 
     torn: bool = False
     sealed: bool = False
     flush: int = 0
+    has_rest: bool = False
 
 
-class JournalRecords(ABC):
+class JournalRecords:
     """The records of one journal.
 
     Attributes:
@@ -150,7 +152,7 @@ class JournalRecords(ABC):
         if header.kind is not Kind.FILLER:
             self._last_place = place
 
-    def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
+    def file_entered(self, place: int) -> None:  # for formats whose file headers name a record
         """Note that the record chain reaches `place`, the first record header in a file, or its expected place."""
 
     def missing_before(self, _place: int) -> tuple[int, int] | None:

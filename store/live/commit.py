@@ -35,9 +35,13 @@ differ only in when a flush begins:
       the disk               (`fill_ahead`)                                                      takes three times as
                                                                                                  long
 
-At most `FLUSHES_AT_ONCE` steps are under way, unless `drain` waits: the next journals follow when half of them are
-synced. So no iteration of the event loop begins or ends more, however many journals a peer's operation changes. Of
-those that linger (3, 4) as many begin at a time, so that others do not wait for all of them.
+**Rounds.** While more than `FLUSHES_APART` steps are under way, no other begins before half of them are synced; then
+all that wait begin together. So the flushes of many busy journals become fewer and larger. A journal that was idle
+waits at most until the disk has done half of what it was doing in any case.
+
+At most `FLUSHES_AT_ONCE` steps are under way, unless `drain` waits. So no iteration of the event loop begins or ends
+more, however many journals a peer's operation changes. Of those that linger (3, 4) as many begin at a time, so that
+others do not wait for all of them.
 
 Measured: 1 by `bench_pairs --durable`, window 1,000; 2 by `bench_latency`, one at a time, consumed, compiled, with an
 `fdatasync` of 0.11 ms; 3 and 4 there, half of the messages at 1,000/s; 5 by `bench_transactions`, 32 sessions, 2
@@ -108,6 +112,9 @@ LINGER: Final = 0.002
 FLUSHES_AT_ONCE: Final = 64
 """Steps under way: to begin and to end one takes 0.15 ms in pure Python (`bench_turns`, a transaction to 1,000 durable
 queues: without it, the longest turn takes 87 ms)."""
+
+FLUSHES_APART: Final = 3
+"""Steps under way that no others wait for: beyond so many they begin in rounds."""
 
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
 
@@ -197,7 +204,7 @@ class Flusher:
         self._gathering: dict[QueueJournal, int] = {}  # flush waits for more -> committers at last check
         self._due: deque[tuple[Done, Exception | None]] = deque()
         self._is_calling = self._is_closed = self._is_looking = False
-        self._is_full = False  # journals in `awaited` wait until fewer steps are under way
+        self._most = FLUSHES_AT_ONCE  # journals in `awaited` wait while more steps are under way
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""
@@ -215,26 +222,15 @@ class Flusher:
 
     # ---- waiting ----
 
-    def when_synced(self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
+    def when_synced(
+        self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True, is_gathered: bool = False
+    ) -> None:
         """Call `done` when everything appended to `journals` so far is synced, or cannot be.
 
         Unless it `is_urgent`, no flush is begun for it: it waits for that of others, or for `LINGER`.
         """
-        self._wait_for(list(journals), done, is_urgent=is_urgent, is_gathered=False)
-
-    def when_gathered(self, journals: Sequence[QueueJournal], done: Done) -> None:
-        """As `when_synced`, for a transaction appended to several journals: the prepared list will follow."""
-        self.has_gathered(journals)
-        self._wait_for(journals, done, is_urgent=True, is_gathered=True)
-
-    def has_gathered(self, journals: Sequence[QueueJournal]) -> None:
-        """Note a transaction appended to several journals, whose next flushes another one already waits for."""
-        for journal in journals:
-            self._gathered[journal] = self._gathered.get(journal, 0) + 1
-            journal.committers += 1
-
-    def _wait_for(self, chosen: Sequence[QueueJournal], done: Done, *, is_urgent: bool, is_gathered: bool) -> None:
-        barrier = SyncBarrier(done, 1 + len(chosen))
+        chosen = list(journals)
+        barrier, failed = SyncBarrier(done, 1 + len(chosen)), []
         for journal in chosen:
             if not journal.wait(barrier, is_urgent=is_urgent):
                 barrier.reached(None)
@@ -242,12 +238,23 @@ class Flusher:
                 self.awaited[journal] = None  # a refused record may leave a flush to write: that of a restart
                 if not is_gathered:
                     self._pressing[journal] = None
-        last = barrier.reached(None)
-        if last is not None:
-            self._due.append((last, None))
-        failed = [journal for journal in chosen if journal.writer.failure is not None]
+            if journal.writer.failure is not None:
+                failed.append(journal)
+        if barrier.reached(None):
+            self._due.append((done, None))
         if failed:
             self._notify(failed)
+
+    def when_gathered(self, journals: Sequence[QueueJournal], done: Done) -> None:
+        """As `when_synced`, for a transaction appended to several journals: the prepared list will follow."""
+        self.has_gathered(journals)
+        self.when_synced(journals, done, is_gathered=True)
+
+    def has_gathered(self, journals: Sequence[QueueJournal]) -> None:
+        """Note a transaction appended to several journals, whose next flushes another one already waits for."""
+        for journal in journals:
+            self._gathered[journal] = self._gathered.get(journal, 0) + 1
+            journal.committers += 1
 
     def has_listed(self, count: int) -> None:
         """Note that `count` transactions over several journals were appended to the prepared list."""
@@ -282,7 +289,7 @@ class Flusher:
         is_alone = is_idle and not self._under_way and len(self.awaited) == 1
         if is_alone and self._idle.is_quick and self.failure is None and not self._is_closed:
             self._do_now(self.awaited.popitem()[0])
-        else:
+        elif self.awaited:
             self._begin_awaited()
         if self._under_way and self.fileno() < 0:
             self.collect()
@@ -318,12 +325,14 @@ class Flusher:
         self._take_gathered(journal)
         self.synced_now = journal
         files = journal.begin(fills_ahead=False)
+        is_dirty = not files and journal.writer.is_dirty
         while files:
             began, unsynced = self._clock(), journal.writer.unsynced
             journal.finish(self._idle.sync(files))
             self.counts.note(self._clock() - began, unsynced - journal.writer.unsynced)
-            files = journal.begin(fills_ahead=False) if journal.is_due else ()
-        if journal.writer.is_dirty:
+            is_dirty = journal.writer.is_dirty
+            files = journal.begin(fills_ahead=False) if is_dirty and journal.is_due else ()
+        if is_dirty:
             self.dirty[journal] = None
         self._notify((journal,))
 
@@ -342,9 +351,8 @@ class Flusher:
             self._turns.pop(journal, None)
 
     def _begin_awaited(self, *, at_once: bool = False) -> None:
-        if self._is_full and len(self._under_way) > FLUSHES_AT_ONCE >> 1 and not at_once and not self._is_closed:
+        if len(self._under_way) > self._most and not at_once and not self._is_closed:
             return
-        self._is_full = False
         journals, self.awaited = self.awaited, {}
         if self._is_closed:  # the files may belong to another process by now
             for journal in journals:
@@ -358,8 +366,8 @@ class Flusher:
             begun += 1
             if at_once or self.in_next_iteration is None or not self._waits_for_more(journal):
                 self._begin(journal)
+        self._most = max(FLUSHES_APART, len(self._under_way) >> 1)
         if begun < len(journals):  # the others are next, before those that `_begin` has added
-            self._is_full = True
             self.awaited = dict.fromkeys(islice(journals, begun, None)) | self.awaited
 
     def _waits_for_more(self, journal: QueueJournal) -> bool:
@@ -447,8 +455,9 @@ class Flusher:
                 while self._due:
                     done, error = self._due.popleft()
                     done(error)
-                self._begin_awaited()  # records collected meanwhile, and those appended by callbacks
-                waits_itself = self.fileno() < 0
+                if self.awaited:  # records collected meanwhile, and those appended by callbacks
+                    self._begin_awaited()
+                waits_itself = bool(self._under_way or self.awaited) and self.fileno() < 0
                 if waits_itself:
                     self._advance(0.0)
                 if not self._due and not (waits_itself and self.awaited):
@@ -468,10 +477,9 @@ class Flusher:
                     journal.finish(error)
                     self.counts.note(self._clock() - self._began.pop(ticket), unsynced - journal.writer.unsynced)
                     self._notify((journal,))
-                    if journal.is_due:
-                        self.awaited[journal] = None  # continued together with everything appended by then
-                    elif journal.writer.is_dirty:
-                        self.dirty[journal] = None
+                    if journal.writer.is_dirty:
+                        # A step that is due is begun together with everything appended by then.
+                        (self.awaited if journal.is_due else self.dirty)[journal] = None
                 timeout = 0.0
         except SyncDriverError as error:
             self._replace_driver(error)
@@ -528,9 +536,8 @@ class Flusher:
                 self._failed.add(journal)
                 self._log(journal_failed(str(failure)))
             for barrier, error in journal.reached():
-                done = barrier.reached(error)
-                if done is not None:
-                    self._due.append((done, barrier.error))
+                if barrier.reached(error):
+                    self._due.append((barrier.done, barrier.error))
 
     def drain(self, journals: Iterable[QueueJournal]) -> None:
         """Wait until `journals` are synced, or have failed. Waiters are called later, by `collect`."""

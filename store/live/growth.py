@@ -165,6 +165,8 @@ class Expansion:
 
     def _grow(self, journal: QueueJournal) -> None:
         """Begin to add files, unless something prevents it."""
+        if journal.writer.growth.change is not None:
+            return  # to be asked again after the next flush
         files = journal.geometry.files
         count = min(step_of(files), journal.max_files - files)
         if count > 0 and not journal.is_leaving and self._short_of_disk(journal) is None:

@@ -452,8 +452,8 @@ class MessageStore:
         """
         self._background.collect()
         self._reads.collect()
-        is_busy = self._background.is_busy or self._reads.is_busy
-        if timeout != 0.0 and is_busy and self.fileno() >= 0 and self._poller is not None:
+        is_busy = timeout != 0.0 and (self._background.is_busy or self._reads.is_busy)
+        if is_busy and self.fileno() >= 0 and self._poller is not None:
             self._poller.poll(timeout)
             timeout = 0.0
         self._flusher.collect(timeout)

@@ -39,25 +39,25 @@ TPL_NAME: Final = "TplStore"
 
 
 class SyncBarrier:
-    """Waits until several journals have synced everything appended to them before it was created."""
+    """Waits until several journals have synced everything appended to them before it was created.
 
-    __slots__ = ("_done", "_error", "_waiting")
+    Attributes:
+        done: the callback.
+        error: the first error; None if there is none.
+    """
+
+    __slots__ = ("_waiting", "done", "error")
 
     def __init__(self, done: Done, waiting: int) -> None:
-        self._done = done
+        self.done = done
         self._waiting = waiting
-        self._error: Exception | None = None
+        self.error: Exception | None = None
 
-    def reached(self, error: Exception | None) -> Done | None:
-        """Note that one of the journals is synced. Returns the callback to call with `error`, if it was the last."""
+    def reached(self, error: Exception | None) -> bool:
+        """Note that one of the journals is synced. Returns whether it was the last: `done` is to be called."""
         self._waiting -= 1
-        self._error = self._error or error
-        return self._done if self._waiting == 0 else None
-
-    @property
-    def error(self) -> Exception | None:
-        """The first error."""
-        return self._error
+        self.error = self.error or error
+        return self._waiting == 0
 
 
 class QueueJournal:

@@ -14,6 +14,7 @@ with it. A record that is damaged, has moved, or is not alike ends a run, and is
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import gt
@@ -86,9 +87,9 @@ class Span:
 class Wanted:
     """Messages to read, and their places.
 
-    Nearly always these are one span, which is found without looking at each of them, and so is the place of the records
-    of a run: this takes no time, and the other way half a microsecond for each message. Nothing depends on it: what is
-    not where it should be is found out when it is verified, and is read separately.
+    Nearly always these are one span, or one of each file, which are found without looking at each of them, and so is
+    the place of the records of a run: this takes no time, and the other way half a microsecond for each message.
+    Nothing depends on it: what is not where it should be is found out when it is verified, and is read separately.
 
     Attributes:
         rids: their record ids.
@@ -104,9 +105,9 @@ class Wanted:
         self.rids, self.places = rids, journal.writer.records.where_all(rids)
         self.are_adjacent = False
         self.order: Sequence[int] = range(len(rids))
-        only = self._only_span(journal)
-        if only is not None:
-            self.spans = [only]
+        spans = self._spans_of_files(journal)
+        if spans is not None:
+            self.spans = spans
             return
         places = self.places
         if any(map(gt, places, islice(places, 1, None))):  # compaction has moved some
@@ -125,26 +126,33 @@ class Wanted:
             count += 1
         return count
 
-    def _only_span(self, journal: QueueJournal) -> Span | None:
-        """The span of all records, if they are near each other in one file; None if that is not known."""
+    def _spans_of_files(self, journal: QueueJournal) -> list[Span] | None:
+        """One span for each file, if the records in it are near each other; None if that is not known."""
         writer, places = journal.writer, self.places
-        if not places or not places[0] or not places[-1]:
+        count = len(places)
+        if not count or not places[0] or not places[-1] or places[-1] >> SIZE_BITS >= writer.unsynced_place:
             return None
-        file, synced = writer.space.file, writer.unsynced_place
-        start, last = places[0] >> SIZE_BITS, places[-1] >> SIZE_BITS
-        end = last + (places[-1] & SIZE_MASK)
-        if not start <= last < synced or end - start > _MAX_SPAN_BLOCKS or start // file != last // file:
-            return None
-        if isinstance(places, range):
-            holes = end - start - len(places) * (places[0] & SIZE_MASK)
-        else:
-            holes = end - start - (sum(places) & SIZE_MASK)  # of so few blocks, the sum fits
-        if not 0 <= holes <= _MAX_HOLE:
-            return None
-        self.are_adjacent = not holes
-        only = Span(0, start, SALT.pack(writer.salt_at(start)))
-        only.last, only.end = len(places), end
-        return only
+        file, first, holes = writer.space.file, 0, 0
+        spans: list[Span] = []
+        while first < count:
+            start = places[first] >> SIZE_BITS
+            after = bisect_left(places, (start // file + 1) * file << SIZE_BITS, first)
+            last = places[after - 1] if after > first else 0
+            end = (last >> SIZE_BITS) + (last & SIZE_MASK)
+            if not places[first] or not 0 < end - start <= _MAX_SPAN_BLOCKS:
+                return None  # one is missing, or compaction has moved some
+            if isinstance(places, range):
+                holes = end - start - (after - first) * (last & SIZE_MASK)
+            else:
+                holes = end - start - (sum(places[first:after]) & SIZE_MASK)  # of so few blocks, the sum fits
+            if not 0 <= holes <= _MAX_HOLE:
+                return None
+            span = Span(first, start, SALT.pack(writer.salt_at(start)))
+            span.last, span.end = after, end
+            spans.append(span)
+            first = after
+        self.are_adjacent = not holes and len(spans) == 1
+        return spans
 
     def _spans(self, journal: QueueJournal) -> list[Span]:
         writer, places = journal.writer, self.places
@@ -288,7 +296,10 @@ class _Reading(Generic[Decoded]):
         if wanted.are_adjacent:
             first = (wanted.places[number] >> SIZE_BITS) - span.start
         elif not self._places:
-            self._places = array("Q", [wanted.places[each] for each in wanted.order]).tobytes()
+            places = wanted.places
+            if not isinstance(wanted.order, range):
+                places = [places[each] for each in wanted.order]
+            self._places = (places if isinstance(places, array) else array("Q", places)).tobytes()
         head, field, largest = alike
         data, starts, smallest, biggest = read_records(
             content, span.start, self._places, SIZE_BITS, first, most, wanted.rids[number], _RUN_MASK, _ENQUEUE, head,

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final, TypeAlias
@@ -548,12 +548,13 @@ class Transactions:
                 self._branches[xid] = _Branch(_Stage.PREPARED, transaction.rid, [], transaction.user)
         try:
             for journal in journals:
-                for xid in list(journal.writer.transactions):
+                outcomes: dict[bytes, bool] = {}  # xid -> whether it is committed
+                for xid in journal.writer.transactions:
                     if xid in self._branches:
                         self._branches[xid].journals.append(journal)
                     else:
-                        commits = xid in held and held[xid].outcome is Outcome.COMMITTING
-                        self._outcome(xid, journal, self._appender.take_id(), commits=commits)
+                        outcomes[xid] = xid in held and held[xid].outcome is Outcome.COMMITTING
+                self._complete_in(journal, outcomes)
             self._drain(journals)
             self._remove_left(journals)
             for xid, transaction in held.items():
@@ -562,6 +563,18 @@ class Transactions:
             self._drain((self._list,))
         except JournalError as error:
             raise StoreError(f"transactions left open cannot be completed: {error}") from error
+
+    def _complete_in(self, journal: QueueJournal, outcomes: Mapping[bytes, bool]) -> None:
+        """Write the outcomes of transactions that were left open in a journal: xid -> whether it is committed.
+
+        Those to be aborted are undone first, as ever: if they were being undone before a crash, others may have used
+        the room of their records, and of the aborts.
+        """
+        for xid, commits in outcomes.items():
+            if not commits:
+                journal.writer.undo(xid, _size_of(journal, xid))
+        for xid, commits in outcomes.items():
+            self._outcome(xid, journal, self._appender.take_id(), commits=commits)
 
     def _drain(self, journals: Sequence[QueueJournal]) -> None:
         self._flusher.drain(journals)

@@ -26,7 +26,7 @@ import posixpath
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import lt
@@ -53,7 +53,7 @@ from qstore.store.environment import Background
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import MessagesSinceIndex
 from qstore.store.journal.ring.files import Ring, RingFile, owner_of
-from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.journal.write.live_records import RestingRecords, parts_of
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level, LogLine
@@ -166,6 +166,7 @@ BUSY_BYTES: Final = 256 << 20
 MAX_AWAKE: Final = 300_000
 """Messages that do not rest of a journal that gets an index while the store runs: copying more takes over 5 ms."""
 _BUSY_FACTOR: Final = 16
+_FEW: Final = 32  # messages of a chunk that may be a run: `parts_of` has found longer ones
 _PORTION: Final = 1000
 """Journals that are looked at in one turn of the event loop."""
 
@@ -184,21 +185,24 @@ class _Taken(NamedTuple):
     resting: list[_Columns | Run]
 
     def parts(self) -> Iterator[Chunk | Run]:
-        """All messages, by record id. Most often those that rest are between the oldest others and the newest."""
+        """All messages, by record id. Those that do not rest are before, after and between those that do."""
         rids, packed = self.awake
         if not all(map(lt, rids, islice(rids, 1, None))):  # compaction has moved some
             rids, packed = _columns(sorted(zip(rids, packed, strict=True)))
-        before = bisect_left(rids, _first_of(self.resting[0])) if self.resting else 0
-        if self.resting and before < len(rids) and rids[before] < _last_of(self.resting[-1]):
-            resting = (_unfolded(each) if isinstance(each, Run) else each for each in self.resting)
-            entries = chain(zip(rids, packed, strict=True), *(zip(*each, strict=True) for each in resting))
-            yield from _cut(*_columns(sorted(entries)))
-            return
-        for part in ((rids[:before], packed[:before]), *self.resting, (rids[before:], packed[before:])):
+        done = 0
+        for part in self.resting:
+            begin = bisect_left(rids, part.first if isinstance(part, Run) else part[0][0], done)
+            yield from _cut(rids[done:begin], packed[done:begin])
             if isinstance(part, Run):
+                done = begin
                 yield part
-            else:
-                yield from _cut(*part)
+                continue
+            done = bisect_left(rids, part[0][-1], begin)
+            if begin < done:
+                among = zip(rids[begin:done], packed[begin:done], strict=True)
+                part = _columns(sorted(chain(among, zip(*part, strict=True))))
+            yield from _cut(*part)
+        yield from _cut(rids[done:], packed[done:])
 
 
 #: Record ids, and log offset and blocks of each.
@@ -209,24 +213,14 @@ def _columns(entries: Sequence[tuple[int, int]]) -> _Columns:
     return array("Q", [rid for rid, _ in entries]), array("Q", [packed for _, packed in entries])
 
 
-def _first_of(part: _Columns | Run) -> int:
-    return part.first if isinstance(part, Run) else part[0][0]
-
-
-def _last_of(part: _Columns | Run) -> int:
-    return part.first + part.messages - 1 if isinstance(part, Run) else part[0][-1]
-
-
-def _unfolded(run: Run) -> _Columns:
-    step = (run.packed & SIZE_MASK) << SIZE_BITS
-    places = range(run.packed, run.packed + run.messages * step, step)
-    return array("Q", range(run.first, run.first + run.messages)), array("Q", places)
-
-
-def _cut(rids: array[int], packed: array[int]) -> Iterator[Chunk]:
-    for begin in range(0, len(rids), MAX_CHUNK):
-        part = packed[begin : begin + MAX_CHUNK]
-        yield Chunk(rids[begin : begin + MAX_CHUNK], part, min(part), max(part))
+def _cut(rids: array[int], packed: array[int]) -> Iterator[Chunk | Run]:
+    for first, end, is_run in parts_of(rids, packed):
+        if is_run:
+            yield Run(rids[first], end - first, packed[first])
+            continue
+        for begin in range(first, end, MAX_CHUNK):
+            part = packed[begin : min(begin + MAX_CHUNK, end)]
+            yield Chunk(rids[begin : min(begin + MAX_CHUNK, end)], part, min(part), max(part))
 
 
 def take_index(journal: QueueJournal, store_id: UUID, highest_rid: int) -> _Taken | None:
@@ -271,6 +265,44 @@ def take_index(journal: QueueJournal, store_id: UUID, highest_rid: int) -> _Take
     return _Taken(header, (array("Q", records.live), array("Q", records.live.values())), resting)
 
 
+def contiguous(parts: Iterable[Chunk | Run]) -> Iterator[Chunk | Run]:
+    """Join parts whose messages have consecutive record ids and follow one another in the log, all of one size.
+
+    While a queue is filled, single messages, which rest later, lie between its runs: a run ends where a read from the
+    publisher's socket did. Joined, a start has a quarter of the parts to look at, or fewer.
+    """
+    run: Run | None = None
+    for part in parts:
+        following = part if isinstance(part, Run) else _as_run(part)
+        if run is not None and following is not None and _follows(following, run):
+            run = run._replace(messages=run.messages + following.messages)
+            continue
+        if run is not None:
+            yield run
+        run = following
+        if following is None:
+            yield part
+    if run is not None:
+        yield run
+
+
+def _as_run(chunk: Chunk) -> Run | None:
+    """A short chunk as a run, if it can be one."""
+    count, first, place = len(chunk.rids), chunk.rids[0], chunk.packed[0]
+    if count > _FEW or chunk.rids[-1] - first != count - 1:
+        return None
+    step = (place & SIZE_MASK) << SIZE_BITS
+    is_run = all(packed == place + number * step for number, packed in enumerate(chunk.packed))
+    return Run(first, count, place) if is_run else None
+
+
+def _follows(run: Run, before: Run) -> bool:
+    blocks = before.packed & SIZE_MASK
+    return run.first == before.first + before.messages and run.packed == before.packed + (
+        before.messages * blocks << SIZE_BITS
+    )
+
+
 def _copied(rids: Sequence[int], packed: Sequence[int]) -> _Columns | Run:
     if isinstance(rids, range):
         return Run(rids[0], len(rids), packed[0])
@@ -280,7 +312,7 @@ def _copied(rids: Sequence[int], packed: Sequence[int]) -> _Columns | Run:
 def write_index(disk: WritableDisk, parent: str, taken: _Taken) -> None:
     """Write an index file in the directory `parent`, not synced. Raises OSError; the old file remains then."""
     path = posixpath.join(parent, str(taken.header.journal_id))
-    parts = list(taken.parts())
+    parts = list(contiguous(taken.parts()))
     size = size_of(len(taken.header.salts), parts)
     if disk.is_file(path + _NEW):
         disk.remove(path + _NEW)

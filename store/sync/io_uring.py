@@ -50,6 +50,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, file_error
 from qstore.store.sync.process import HelperProcessSync
@@ -77,13 +79,15 @@ class _Chain:
 
     __slots__ = ("_own", "awaited", "descriptors", "error", "memory", "requests", "submitted", "ticket")
 
-    def __init__(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite]) -> None:
+    def __init__(
+        self, ticket: int, files: Sequence[WritableFile], numbers: Sequence[int], writes: Sequence[FileWrite]
+    ) -> None:
         self.ticket = ticket
         # Of its own: the kernel looks a file up by its number, when a request's turn comes.
         self.descriptors: dict[WritableFile, int] = {}
         self._own: list[int] = []
-        for file in files:
-            number = file.fileno()
+        for file, descriptor in zip(files, numbers, strict=True):
+            number = descriptor
             with contextlib.suppress(OSError):  # too many are open: the owner keeps it open, unless its journal fails
                 number = os.dup(number)
                 self._own.append(number)
@@ -185,11 +189,12 @@ class IoUringSync:
     def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         """Submit the step to the kernel; or the files to the helper, if there are too many, or one is not open."""
         self._check()
-        if not files or not (writes or self.takes_writes) or -1 in [file.fileno() for file in files]:
+        numbers = [file.fileno() for file in files]
+        if not files or not (writes or self.takes_writes) or -1 in numbers:
             self._helped.add(ticket)
             self._helper.submit(ticket, files)
             return
-        self._continue(_Chain(ticket, files, writes))
+        self._continue(_Chain(ticket, files, numbers, writes))
 
     def _continue(self, chain: _Chain) -> None:
         """Submit the chain's next requests."""
@@ -377,6 +382,7 @@ _NEEDED: Final = {
 }
 
 
+@mypyc_attr(native_class=False)
 class IncompleteError(OSError):
     """The kernel has accepted a part of the requests."""
 

@@ -7,15 +7,19 @@ Two histories with some 300 kill points each belong to every run, and each day h
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 
 import qstore.store.live.commit as commit
 import qstore.store.live.growth as growth
 import qstore.store.live.transactions as transactions
+from qstore.store.errors import StoreError
+from qstore.store.journal.write.growth import make_ring_change
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
-from tests.faults.simulator import Planted
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulator import BrokenPromiseError, Planted
 from tests.faults.store_simulation import (
     CompressingLife,
     GrowingLife,
@@ -38,7 +42,9 @@ PLANTED: Final = Planted(
     lambda name: StoreCrashes(share=0.5, life_class=TransactingLife if name == OPEN_GROUP else StoreLife),
     SEEDS_FOR_BROKEN,
     {
-        OPEN_GROUP: 342,
+        OPEN_GROUP: 341,
+        "xid again before it is forgotten": 346,
+        "highest flush recorded": 346,
         "journal removed before its queue": 342,
         "commit before the records of others": 341,
         "list after the commits": 341,
@@ -67,6 +73,20 @@ def test_promises_hold_with_journals_that_grow(part: int, monkeypatch: pytest.Mo
         crashes.run(seed, steps=90)
     assert crashes.kill_points > 50
     assert crashes.counts["grown"] > 0
+
+
+def _make_unsynced(*change: Any) -> None:
+    """The new files of a ring are not synced."""
+    with patch.object(SimulatedDisk, "sync_all", lambda *_: None):
+        make_ring_change(*change)
+
+
+@replaces
+def test_files_added_to_a_ring_that_are_not_synced_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "make_ring_change", _make_unsynced)
+    crashes = StoreCrashes(share=0.2, life_class=GrowingLife)
+    with pytest.raises((BrokenPromiseError, StoreError)):
+        crashes.run_all(SEEDS_FOR_BROKEN)
 
 
 @pytest.mark.core

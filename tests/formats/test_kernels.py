@@ -405,6 +405,18 @@ def test_a_copy_of_bodies_has_only_their_bytes() -> None:
     assert (copied.size(2, 3), copied.beginning(4).count) == (8 + 9 + 10, 4)
 
 
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=5), min_size=1, max_size=5))
+@example([[b"ab", b"cd"], [b"ef"]])
+@example([[b"ab"], [b"c"]])
+def test_the_bodies_of_several_runs_are_joined_in_order(several: list[list[bytes]]) -> None:
+    parts = [joined(bodies, after=1) for bodies in several]
+    bodies, found = [body for each in several for body in each], Bodies.joined(parts)
+    assert [found.body(number) for number in range(found.count)] == bodies
+    assert (found.smallest, found.largest) == (min(map(len, bodies)), max(map(len, bodies)))
+    assert found.size(0, found.count) == sum(map(len, bodies))
+    assert len(found.data) == found.size(0, found.count) + found.count
+
+
 KERNELS: Final = (
     picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.read_records,
     picked.find_run, picked.sort_messages, picked.place_records, picked.encode_records, picked.encode_dequeues,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from qstore.formats.rhm.headers import data_crc
 from qstore.store.disk import WritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalError, JournalFailedError
+from qstore.store.live.commit import FLUSHES_APART
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.sync import Completion, FileWrite, InlineSync
 from qstore.store.sync.driver import sync_all
@@ -534,3 +536,84 @@ def test_transactions_over_several_queues(path: Path) -> None:
     sessions.sync()
     assert sessions.calls == [None] * 15
     sessions.end()
+
+
+# ---- many journals ----
+
+
+class ManyRounds:
+    """A store with many queues, whose syncs are held."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.driver = HeldSync()
+        self.opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: self.driver), path)
+        self.journals = [self.opened.make_queue(f"q-{number}") for number in range(count)]
+        self.calls = Calls()
+        self.append(*range(count))
+        self.opened.wait(self.calls)  # their first files are begun
+        self.calls.clear()
+        self.driver.is_held = True
+
+    def append(self, *numbers: int) -> None:
+        """Append a message to each of these journals, at the end of a tick."""
+        for number in numbers:
+            self.opened.store.append.enqueue(self.journals[number], (b"m",), 1, data_crc((b"m",)))
+        self.opened.store.flush([self.journals[number] for number in numbers], self.calls)
+
+    @property
+    def under_way(self) -> list[int]:
+        return [number for number, each in enumerate(self.journals) if each.writer.is_under_way]
+
+    def sync(self, count: int) -> None:
+        """The oldest of them are synced."""
+        kept, self.driver.waiting = self.driver.waiting[count:], self.driver.waiting[:count]
+        self.driver.let_go()
+        self.driver.waiting = kept
+        self.opened.store.collect()
+
+    def end(self) -> None:
+        self.driver.is_held = False
+        self.sync(len(self.driver.waiting))
+        self.opened.wait(self.calls)
+        self.opened.store.close()
+
+
+def test_many_journals_begin_together_when_half_of_those_before_are_synced(path: Path) -> None:
+    rounds = ManyRounds(path, 10)
+    rounds.append(*range(8))
+    assert rounds.under_way == list(range(8))
+    rounds.append(8)
+    rounds.append(9)
+    rounds.append(0)
+    assert rounds.under_way == list(range(8))
+    rounds.sync(3)
+    assert rounds.under_way == list(range(3, 8))
+    rounds.sync(1)
+    assert rounds.under_way == [0, 4, 5, 6, 7, 8, 9]
+    assert not rounds.calls
+    rounds.sync(4)
+    assert rounds.calls == [None]
+    rounds.end()
+    assert rounds.calls == [None] * 4
+
+
+def test_few_journals_wait_for_no_other(path: Path) -> None:
+    rounds = ManyRounds(path, FLUSHES_APART + 2)
+    for number in range(FLUSHES_APART + 1):
+        rounds.append(number)
+    assert rounds.under_way == list(range(FLUSHES_APART + 1))
+    rounds.append(FLUSHES_APART + 1)
+    assert rounds.under_way == list(range(FLUSHES_APART + 1))
+    rounds.sync(1)
+    assert rounds.under_way == list(range(1, FLUSHES_APART + 2))
+    rounds.end()
+
+
+def test_a_journal_whose_room_is_needed_waits_for_no_other(path: Path) -> None:
+    rounds = ManyRounds(path, 10)
+    rounds.append(*range(8))
+    rounds.append(9)
+    assert 9 not in rounds.under_way
+    rounds.opened.store._flusher._press({rounds.journals[9]: None})
+    assert 9 in rounds.under_way
+    rounds.end()

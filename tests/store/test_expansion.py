@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +16,14 @@ import qstore.store.live.growth as growth
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.values import typed_map
-from qstore.store.disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk, WritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFailedError, RecordTooLongError, ThresholdError
 from qstore.store.journal.directory import open_journal
 from qstore.store.live.message_store import journal_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.parameters import StoreParameters
+from tests.support.compiled import replaces
 from tests.support.opened_store import OpenedStore
 
 BODY = b"x" * 1000  # nine blocks
@@ -91,6 +92,24 @@ def test_a_journal_grows_and_all_is_found_again(tmp_path: Path) -> None:
     fill(again, journal, 200)
     assert not open_journal(OsWritableDisk(), journal.directory).damage
     again.store.close()
+
+
+@replaces
+def test_new_files_are_made_durable_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync_all = OsWritableDisk.sync_all
+
+    def noted(self: OsWritableDisk, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
+        synced.append(len(files) if directories else 0)
+        sync_all(self, files, directories)
+
+    store = opened(tmp_path)
+    journal = store.make_queue("q")
+    monkeypatch.setattr(OsWritableDisk, "sync_all", noted)
+    fill(store, journal)
+    assert sum(synced) == journal.geometry.files - 4
+    assert min(filter(None, synced)) >= growth.MIN_STEP
+    store.store.close()
 
 
 def test_it_grows_wherever_it_is_in_the_ring(tmp_path: Path) -> None:
@@ -320,7 +339,7 @@ def test_limits(tmp_path: Path, options: dict[str, int | bool], arguments: dict[
     assert ("reached its limit" in str(refused.value)) == (journal.max_files > 0)
     assert fixed or f"{files} files" in str(refused.value)
     assert journal_metrics(store.store, journal).max_file_count == files
-    assert store.texts.count('Enqueue capacity threshold exceeded on queue "q".') == 1
+    assert store.texts.count('Enqueue capacity threshold exceeded on queue "q" (RHM_IORES_ENQCAPTHRESH).') == 1
     store.store.close()
     again = opened(tmp_path, **options)  # the limit is that of the declaration after a start, too
     assert again.journal("q").max_files == journal.max_files

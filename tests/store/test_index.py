@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 from array import array
 from collections.abc import Callable, Sequence
@@ -29,11 +30,14 @@ from qstore.formats.rhm.index import (
 from qstore.store.disk import OsDisk
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import JournalError, StoreDamagedError
-from qstore.store.journal.write.space import SIZE_MASK
+from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.journal.write.space import SIZE_MASK, RingSpace
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery import index
+from qstore.store.start import started
+from tests.support.bodies import joined
 from tests.support.opened_store import OpenedStore, Recovered, enqueued
 from tests.support.planted_damage import check
 from tests.support.profiles import examples
@@ -68,8 +72,10 @@ class BytesFile:
     def __init__(self, content: bytes) -> None:
         self._content = content
         self.size = len(content)
+        self.reads = 0
 
     def read(self, offset: int, length: int) -> bytes:
+        self.reads += 1
         return self._content[offset : offset + length]
 
 
@@ -115,6 +121,78 @@ def test_a_file_is_read_as_it_was_written_or_not_at_all(
     for wrong in (content[:cut], bytes(flipped), content + b"\0"):
         with pytest.raises(IndexFileError):
             decoded(wrong)
+
+
+def test_a_long_file_is_read_in_few_portions() -> None:
+    """It has thousands of runs, of 24 bytes each; and chunks, the longest of which are read across a portion's end."""
+    rng, rid = random.Random(1), 1
+    parts: list[Chunk | Run] = []
+    for _ in range(30):
+        for _ in range(1500):
+            parts.append(Run(rid, count := rng.randrange(5, 100), rid << 24 | 9))
+            rid += count
+        rids = range(rid, rid + rng.choice((1, 100, 4096)))
+        parts.append(chunk_of(rids, [each << 24 | 9 for each in rids]))
+        rid = rids.stop
+    count = sum(each.messages if isinstance(each, Run) else len(each.rids) for each in parts)
+    header = IndexHeader(UUID(int=7), 1, 1, 3, 8, 9, 8, 1, 1, rid, 1, (5,), count)
+    content = b"".join(encode_index(header, parts))
+    assert len(content) > 1 << 20
+    file = BytesFile(content)
+    header, offset, crc = decode_index_header(file)
+    assert list(decode_parts(file, header, offset, crc)) == parts
+    assert file.reads <= 4 + len(content) // (128 << 10)
+
+
+def test_single_messages_between_runs_join_them() -> None:
+    def at(place: int, blocks: int = 9) -> int:
+        return place << 24 | blocks
+
+    parts: list[Chunk | Run] = [
+        chunk_of([1, 2], [at(100), at(109)]), Run(3, 50, at(118)), chunk_of([53], [at(568)]), Run(54, 50, at(577)),
+        Run(104, 50, at(1028)),  # elsewhere in the log
+        Run(160, 50, at(1478)),  # others were removed
+        chunk_of([210, 211], [at(1928), at(1937, 8)]),  # another size
+        Run(212, 50, at(1945)),
+        chunk_of([262, 264], [at(2395), at(2404)]),
+        chunk_of(range(300, 340), [at(3000 + 9 * number) for number in range(40)]),  # long, as it was
+        Run(340, 50, at(3360)),
+        chunk_of([390], [at(3810)]),
+    ]  # fmt: skip
+    assert list(index.contiguous(parts)) == [
+        Run(1, 103, at(100)), Run(104, 50, at(1028)), Run(160, 50, at(1478)), parts[6], parts[7], parts[8], parts[9],
+        Run(340, 51, at(3360)),
+    ]  # fmt: skip
+
+
+@examples(50)
+@given(st.integers(0, 5000), st.integers(1, 40), st.integers(1, 400))
+def test_a_run_holds_the_files_of_its_records(place: int, blocks: int, count: int) -> None:
+    geometry = Geometry(8, 64 * 1024)
+    run, singly = RingSpace(geometry, 512, 512), RingSpace(geometry, 512, 512)
+    records = range(place << 24 | blocks, (place + count * blocks) << 24 | blocks, blocks << 24)
+    run.hold_all(records, records[0], records[-1])
+    for packed in records:
+        singly.hold(packed >> 24, blocks)
+    assert [run.held_in(index) for index in range(60)] == [singly.held_in(index) for index in range(60)]
+
+
+def test_runs_that_flushes_have_cut_are_joined() -> None:
+    resting = RestingRecords()
+    resting.add_run(1, 40, 100, 9)
+    resting.add_run(41, 40, 1000, 9)  # after the padding of a flush
+    resting.add_run(81, 40, 2000, 8)
+    resting.add_run(200, 40, 3000, 8)
+    resting.extend(array("Q", [240, 241, 250]), array("Q", [5 << 24 | 1, 6 << 24 | 2, 7 << 24 | 1]))
+    resting.add_run(260, 5000, 4000, 8)
+    resting.add_run(5260, 40, 60_000, 8)
+    resting.add_run(5300, 40, 70_000, 8)
+    found = [(rids, list(blocks)) for rids, blocks in started._joined(resting)]
+    assert found == [
+        (range(1, 81), [9] * 80), (range(81, 121), [8] * 40), (range(200, 240), [8] * 40),
+        (array("Q", [240, 241, 250]), [1, 2, 1]),
+        (range(260, 5260), [8] * 5000), (range(5260, 5340), [8] * 80),
+    ]  # fmt: skip
 
 
 # ---- stores ----
@@ -169,6 +247,50 @@ def test_a_clean_close_leaves_an_index_and_a_start_uses_it(environment: Environm
     assert opened.store.close()
     assert index_file(path).exists()
     assert same_without(environment, path)
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_runs_are_runs_after_a_start(environment: Environment, path: Path, has_index: bool) -> None:
+    """Among messages that came singly, and with an index or without: they leave together then."""
+    opened = OpenedStore(environment, path)
+    journal, runs = opened.make_queue("q", Geometry(8, 1 << 20)), []
+    bodies = joined([b"x" * 20] * 60)
+    for _ in range(100):
+        opened.enqueue(journal, b"alone")
+        done = 0
+        while done < 60:  # some do not fit the rest of a file
+            first, count = opened.store.append.enqueue_run(journal, b"", None, bodies, done, 60 - done)
+            done += count
+            if count >= 32:
+                runs.append((first, count))
+        opened.flush(journal)
+    assert len(runs) > 90
+    assert opened.store.close()
+    parts = decoded(index_file(path).read_bytes())[1]
+    ranges = [range(each.first, each.first + each.messages) for each in parts if isinstance(each, Run)]
+    assert all(any(first in each and first + count - 1 in each for each in ranges) for first, count in runs)
+    if not has_index:
+        index_file(path).unlink()
+    opened = OpenedStore(environment, path)
+    assert used(opened) == [has_index]
+    found = opened.recovered()["q"]
+    assert [each.data for each in found] == ([b"alone"] + [b"x" * 20] * 60) * 100
+    resting = opened.journal("q").writer.records.resting
+    assert len(resting) == 6100
+    split = [run for run in runs if not resting.has_run(range(run[0], sum(run)))]
+    assert len(split) <= (not has_index)  # 4,096 at a time are looked at
+    opened.store.close()
+
+
+def test_messages_that_do_not_rest_are_between_those_that_do() -> None:
+    """Before, between and after runs, which stay runs, and among those of a chunk."""
+    resting: list[Any] = [Run(10, 40, 700), (array("Q", [60, 70]), array("Q", [6, 7])), Run(80, 40, 900)]
+    awake = array("Q", [3, 55, 65, 72, 130, 131]), array("Q", range(6))
+    taken = index._Taken(IndexHeader(UUID(int=7), 1, 1, 3, 8, 9, 8, 1, 1, 99, 1, (5,), 88), awake, resting)
+    assert list(taken.parts()) == [
+        chunk_of([3], [0]), Run(10, 40, 700), chunk_of([55], [1]), chunk_of([60, 65, 70], [6, 2, 7]),
+        chunk_of([72], [3]), Run(80, 40, 900), chunk_of([130, 131], [4, 5]),
+    ]  # fmt: skip
 
 
 def test_what_follows_an_index_is_read(environment: Environment, path: Path) -> None:

@@ -27,6 +27,7 @@ from qstore.store.sync import (
     choose_sync_driver,
     io_uring,
 )
+from tests.support.compiled import replaces
 from tests.support.sync_files import FileMaker, collect, needs_io_uring
 
 ROOT = Path(__file__).parents[2]
@@ -246,6 +247,7 @@ def test_successor_waits_for_pending_writes(tmp_path: Path) -> None:
     file.close()
 
 
+@replaces
 def test_there_is_no_successor_while_the_kernel_still_writes(
     own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +259,7 @@ def test_there_is_no_successor_while_the_kernel_still_writes(
         own.successor()
 
 
+@replaces
 def test_requests_that_the_kernel_refuses(
     own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +285,7 @@ def test_requests_that_the_kernel_refuses(
     successor.close()
 
 
+@replaces
 def test_the_successor_where_io_uring_was_disabled_meanwhile(own: IoUringSync, monkeypatch: pytest.MonkeyPatch) -> None:
     own.kill("is of no use")
     monkeypatch.setattr(io_uring, "MACHINE", "another")
@@ -312,6 +316,7 @@ def test_a_large_message_is_not_kept_in_memory(own: IoUringSync, make_files: Fil
     assert sys.getrefcount(content) == before
 
 
+@replaces
 def test_results_beside_a_chain_that_cannot_go_on(
     own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +338,7 @@ def test_results_beside_a_chain_that_cannot_go_on(
     assert time.monotonic() - began < io_uring.DRAIN_SECONDS
 
 
+@replaces
 def test_a_moment_without_memory_is_waited_for(
     own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +356,7 @@ def test_a_moment_without_memory_is_waited_for(
     assert file.read(0, 5) == b"later"
 
 
+@replaces
 @pytest.mark.parametrize("how", ["machine", "system", "kernel"])
 def test_systems_without_it_have_a_helper_process(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int, *_arguments: object) -> int:

@@ -219,6 +219,10 @@ def replace_by_fifo(database: Path, pattern: str) -> None:
     os.mkfifo(path)
 
 
+def extend(database: Path, pattern: str) -> None:
+    os.truncate(only(database, pattern), 1 << 40)  # it takes no more space
+
+
 @pytest.mark.parametrize(
     ("damage", "pattern", "what"),
     [
@@ -230,6 +234,9 @@ def replace_by_fifo(database: Path, pattern: str) -> None:
         (replace_by_fifo, "*.sst", "[A-Z0-9a-z./]+: not a regular file"),
         (replace_by_fifo, "*.log", "[A-Z0-9a-z./]+: not a regular file"),
         (replace_by_fifo, "CURRENT", "[A-Z0-9a-z./]+: not a regular file"),
+        (extend, "CURRENT", r"CURRENT is too large: 1,099,511,627,776 bytes"),
+        (extend, "*.log", r"\d+\.log is too large: 1,099,511,627,776 bytes"),
+        (extend, "MANIFEST-*", r"MANIFEST-.* is too large: 1,099,511,627,776 bytes"),
     ],
 )
 def test_open_error_is_one_line_with_the_path(

@@ -57,7 +57,7 @@ from qstore.store.log_lines import MAX_IN_DOUBT_LINES, TPL_NAME, Level, LogLine
         (
             log_lines.threshold_exceeded("orders"),
             "warning",
-            'Enqueue capacity threshold exceeded on queue "orders".',
+            'Enqueue capacity threshold exceeded on queue "orders" (RHM_IORES_ENQCAPTHRESH).',
         ),
         (log_lines.journal_full("orders"), "critical", 'Journal full on queue "orders".'),
         (log_lines.mst_created("DerbyMessageStore"), "notice", "MST-1001 : Created : DerbyMessageStore"),

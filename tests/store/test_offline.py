@@ -194,6 +194,14 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
         (lambda path: (path / "data/rhm/jrnl").mkdir(parents=True), "there is one in"),
         (lambda path: (path / "data/rhm").mkdir(parents=True), "no store here"),
         (lambda path: path.mkdir() or (path / "notes").write_text("x"), "no store here"),
+        (
+            lambda path: path.mkdir() or (path / "00000000.jdb").write_text("x"),
+            "a Berkeley DB JE store of Apache's Java",
+        ),
+        (
+            lambda path: (path / "seg0").mkdir(parents=True) or (path / "service.properties").write_text("x"),
+            "a Derby store of Apache's Java broker",
+        ),
     ],
 )
 def test_input_without_a_store_is_refused(tmp_path: Path, make: object, says: str) -> None:

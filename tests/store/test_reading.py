@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.rhm.geometry import Geometry
 from qstore.store.disk import OsFile, OsWritableFile
 from qstore.store.environment import Environment
 from qstore.store.errors import JournalError
+from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.reading import as_bytes
+from qstore.store.live.reading import Wanted, as_bytes
 from tests.support.bodies import joined
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
@@ -269,6 +271,38 @@ def test_consecutive_messages_that_are_alike_are_read_as_runs(
     assert found == [runs.data[number] for number in left]
     assert counts == [9, 49, 38, 9, 86]
     assert runs.read(runs.rids[1:4]) == (runs.data[1:4], [])  # too few for a run
+
+
+def test_messages_in_several_files_are_found_without_a_look_at_each(environment: Environment, path: Path) -> None:
+    """In the same spans as otherwise, and they come as runs."""
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("many", Geometry(8, 64 * 1024))
+    rids = [opened.enqueue(journal, stored(b"%d" % number * 100)) for number in range(700)]
+    opened.flush(journal)
+    places = journal.writer.records.where_all(rids)
+    for first, end in ((0, 700), (3, 140), (100, 101), (127, 129), (690, 700)):
+        wanted = Wanted(journal, rids[first:end])
+        spans = wanted._spans_of_files(journal)
+        assert spans is not None
+        fields = [(each.first, each.last, each.start, each.end, each.salt) for each in spans]
+        assert fields == [(each.first, each.last, each.start, each.end, each.salt) for each in wanted._spans(journal)]
+        assert len(spans) == len({(place >> SIZE_BITS) // journal.writer.space.file for place in places[first:end]})
+    opened.store.put_away(journal, rids)
+
+    def read() -> list[Any]:
+        found: list[list[Any]] = []
+        wanted = range(rids[0], rids[-1] + 1)
+        opened.store.read_runs(journal, wanted, as_bytes, alike, found.append)
+        while not found:
+            opened.store.collect(0.01)
+        return found[0]
+
+    assert sum(each[1].count for each in read() if isinstance(each, tuple)) > 680
+    for gone in (0, 1, 300, 698, 699):  # one that is missing is no reason to fail
+        opened.store.append.dequeue(journal, rids[gone])
+    opened.flush(journal)
+    assert sum(isinstance(each, JournalError) for each in read()) == 5
+    opened.store.close()
 
 
 def test_messages_that_are_not_on_the_disk_yet_are_in_no_run(runs: Runs) -> None:

@@ -6,11 +6,12 @@ import tracemalloc
 from array import array
 from itertools import accumulate, pairwise
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qstore.store.journal.write import live_records
-from qstore.store.journal.write.live_records import MAX_CHUNK, RestingRecords
+from qstore.store.journal.write.live_records import MAX_CHUNK, RestingRecords, parts_of
 from qstore.store.journal.write.space import SIZE_BITS
 from tests.support.profiles import examples
 
@@ -43,6 +44,19 @@ class RestingMachine(RuleBasedStateMachine):
         packed = array("Q", [place + number << SIZE_BITS | 3 for number in range(len(rids))])
         self.known.update(zip(rids, packed, strict=True))
         self.resting.extend(rids, packed)
+
+    @rule(parts=st.lists(st.tuples(st.integers(1, 80), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5))
+    def extend_in_runs(self, parts: list[tuple[int, int, int]]) -> None:
+        """Records in rows, with gaps between their ids and their places."""
+        rids, packed = array("Q"), array("Q")
+        rid, place = self.highest(), 100
+        for count, skipped, hole in parts:
+            rid, place = rid + skipped, place + hole
+            rids.extend(range(rid + 1, rid + 1 + count))
+            packed.extend(place + 2 * number << SIZE_BITS | 2 for number in range(count))
+            rid, place = rid + count, place + 2 * count
+        self.known.update(zip(rids, packed, strict=True))
+        self.resting.extend_in_runs(rids, packed)
 
     @rule(gap=st.integers(0, 3), count=st.integers(1, 40), place=st.integers(0, 1000), blocks=st.integers(1, 3))
     def add_run(self, gap: int, count: int, place: int, blocks: int) -> None:
@@ -200,6 +214,53 @@ def test_runs_of_any_length_take_at_most_32_bytes_a_message() -> None:
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         assert size <= 32 * len(resting), count
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 70), st.sampled_from((0, 0, 1)), st.sampled_from((0, 0, 1))), max_size=6)
+
+
+@given(ROWS, st.lists(st.integers(0, 300), max_size=3))
+def test_long_runs_are_found_among_other_records(rows: list[tuple[int, int, int]], moved: list[int]) -> None:
+    rids, packed = array("Q"), array("Q")
+    rid = place = 0
+    for number, (count, skipped, hole) in enumerate(rows):
+        rid, place, blocks = rid + 1 + skipped, place + hole, 1 + number % 2
+        rids.extend(range(rid, rid + count))
+        packed.extend(place + each * blocks << SIZE_BITS | blocks for each in range(count))
+        rid, place = rid + count - 1, place + count * blocks
+    for number in moved:  # by compaction
+        if number < len(packed):
+            packed[number] += 1000 << SIZE_BITS
+    follows = [
+        after == rid + 1 and there == here + ((here & 0xFFFFFF) << SIZE_BITS)
+        for (rid, after), (here, there) in zip(pairwise(rids), pairwise(packed), strict=True)
+    ]
+    parts, next_begin = list(parts_of(rids, packed)), 0
+    for begin, end, is_run in parts:
+        assert begin == next_begin < end
+        next_begin = end
+        if is_run:
+            assert end - begin >= 32
+            assert all(follows[begin : end - 1])
+        else:
+            assert "1" * 31 not in "".join(str(int(each)) for each in follows[begin : end - 1])
+    assert next_begin == len(rids)
+    assert not any(first[2] is second[2] is False for first, second in pairwise(parts))
+
+
+def test_runs_found_among_single_records_take_at_most_sixteen_bytes_a_message() -> None:
+    rids, packed = array("Q"), array("Q")
+    for number in range(300):  # the shortest that are found, each with a single record after it
+        rids.extend(range(1 + 40 * number, 34 + 40 * number))
+        packed.extend(1000 * number + 3 * each << SIZE_BITS | 3 for each in range(32))
+        packed.append(1000 * number + 500 << SIZE_BITS | 3)
+    tracemalloc.start()
+    resting = RestingRecords()
+    resting.extend_in_runs(rids, packed)
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert size <= 16 * len(resting)
+    assert resting.take_run(1, 40) == (32, 3)
 
 
 def test_empty_runs_leave_the_list() -> None:

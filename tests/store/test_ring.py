@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from qstore.formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.records import Kind
+from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.ring.files import Ring, read_ring
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
@@ -407,3 +410,19 @@ def test_version_2_a_file_from_a_later_day() -> None:
     recovered = recover(disk)
     assert {file for _, file, _ in recovered.places} == {0, 2, 3}
     assert any(damage.file == path and "first flush number" in damage.what for damage in recovered.damage)
+
+
+def test_files_are_examined_without_reading_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ext4 reports as data what is in the page cache: an idle journal would be read by samples at each start."""
+    builder = JournalBuilder(2, Geometry(4, 4096))
+    builder.enqueue(b"x")
+    builder.flush()
+    builder.write_to(tmp_path)
+    done: list[object] = []
+    advise, read = os.posix_fadvise, os.pread
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: (done.append(given[-1]), advise(*given)))
+    monkeypatch.setattr(os, "pread", lambda *given: (done.append("read"), read(*given))[1])
+    paths = sorted(str(path) for path in tmp_path.glob("*.jdat"))
+    read_ring(OsDisk(), paths, builder.geometry)
+    assert done.count(os.POSIX_FADV_RANDOM) == len(paths) == 4
+    assert done[0] == os.POSIX_FADV_RANDOM

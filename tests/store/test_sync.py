@@ -432,6 +432,14 @@ def test_a_driver_that_is_not_known() -> None:
         choose_sync_driver("uring")
 
 
+def test_the_helper_imports_little() -> None:
+    """Each of these takes a quarter of a MiB or more, and some milliseconds of a start."""
+    code = f"import sys; exec(open({helper.__file__!r}).read(), {{'__name__': 'helper'}}); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, check=True, text=True)
+    assert {"_socket", "_thread"} <= (modules := set(run.stdout.split()))
+    assert not modules & {"socket", "threading", "typing", "enum", "re"}
+
+
 # ---- one sync for many files: the helper's side of a request that many files came with ----
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,13 @@ import pytest
 
 from qstore.formats.broker_records.topology import Exchange
 from qstore.formats.rhm.close_record import SyncedJournal, SyncedStore, decode_synced
+from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.damage import DamageKind
+from qstore.store.disk import OsDisk
 from qstore.store.environment import Environment, system_environment, tool_environment
+from qstore.store.inspect.check import StoreCheck, check_store
+from qstore.store.inspect.offline import open_store
 from qstore.store.journal.write.storage import remove_journal
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level
@@ -240,3 +246,68 @@ def test_older_software_that_does_not_know_the_record_may_go_on(path: Path, cloc
     opened = OpenedStore(tool_environment(), path, replace(PARAMETERS, on_damage=OnDamage.REFUSE))
     assert {name: len(found) for name, found in opened.recovered_data().items()} == {"orders": 4, "bills": 3}
     opened.store.close()
+
+
+# ---- the end of a journal, damaged in several places ----
+
+
+def flushed_in_batches(path: Path) -> OpenedStore:
+    """A store whose last write batch has eight messages."""
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    for batch in range(3):
+        for number in range(8):
+            opened.enqueue(journal, b"%d" % number * 300)
+        opened.flush(journal)
+        if batch == 1:
+            opened.store._synced.record()
+    return opened
+
+
+def damaged_last_batch(path: Path, *broken: int) -> StoreCheck:
+    """Check a store, the last batch of which has these records, from 0, replaced by zeros."""
+    (file,) = path.glob("rhm/jrnl/*/JournalData.0000.jdat")
+    content = bytearray(file.read_bytes())
+    starts = [at for at in range(0, len(content), BLOCK_SIZE) if content[at : at + 4] == b"RHMe"][-8:]
+    for each in broken:
+        content[starts[each] : starts[each] + 3 * BLOCK_SIZE] = bytes(3 * BLOCK_SIZE)
+    file.write_bytes(content)
+    disk = OsDisk()
+    store = open_store(disk, str(path))
+    checked = check_store(disk, store, paranoid=False)
+    store.close()
+    return checked
+
+
+BROKEN = [(0,), (7,), (0, 7), (2, 5), (0, 3, 6), tuple(range(8))]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_last_batch_of_a_closed_store_is_damage(path: Path, broken: tuple[int, ...]) -> None:
+    flushed_in_batches(path).store.close()
+    assert damaged_last_batch(path, *broken).damage
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_last_batch_that_is_on_record_is_damage(path: Path, tmp_path: Path, broken: tuple[int, ...]) -> None:
+    opened = flushed_in_batches(path)
+    opened.store._synced.record()
+    shutil.copytree(path, tmp_path / "killed")
+    opened.store.close()
+    (damage,) = damaged_last_batch(tmp_path / "killed", *broken).damage
+    assert damage.kind is DamageKind.SYNCED_FLUSHES_LOST
+
+
+@pytest.mark.parametrize("broken", BROKEN[:-1])
+def test_a_broken_last_batch_that_is_not_on_record_is_a_torn_tail(
+    path: Path, tmp_path: Path, broken: tuple[int, ...]
+) -> None:
+    """Nothing shows whether it was synced. That it is cut is told in any case, also if its first record is missing."""
+    opened = flushed_in_batches(path)
+    shutil.copytree(path, tmp_path / "killed")
+    opened.store.close()
+    checked = damaged_last_batch(tmp_path / "killed", *broken)
+    assert not checked.damage
+    (notice,) = [notice for notice in checked.notices if "torn tail" in notice]
+    assert notice.endswith("recovery cuts it off")
+    assert ("and after it records of the same flush" in notice) is (broken != (7,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -226,4 +227,30 @@ def test_outcome_for_many_journals_is_written_in_steps_and_finished_at_a_close(
     again = OpenedStore(tool_environment(), path)
     assert again.recovered_data() == {queue: [b"m"] if commits else [] for queue in queues}
     assert again.store.transactions.in_doubt == []
+    assert again.store.close()
+
+
+def test_a_kill_while_a_transaction_is_undone_leaves_room_for_the_next_start(
+    opened: OpenedStore, path: Path, tmp_path: Path
+) -> None:
+    """Others have used the room of its records, which are there again, up to the last block of the ring."""
+    journal, store, others = opened.make_queue("q"), opened.store, list[bytes]()
+    large = store.transactions.begin_large()
+    store.transactions.append_portion(large, [enqueued(journal, b"m" * 2000)] * 60, [])
+    opened.flush(journal)
+    writer = journal.writer
+    (xid,) = writer.transactions
+    while writer.undo(xid, 50):  # as it is aborted, in steps; its abort would be next
+        pass
+    end = writer.space.files * writer.space.file
+    while writer.batch.position < end:
+        others.append(b"%d" % len(others) * (200 if writer.batch.position < end - 32 else 1))
+        opened.enqueue(journal, others[-1])
+        opened.flush(journal)
+    assert writer.batch.position == end
+    shutil.copytree(path, tmp_path / "killed")
+    assert store.close()
+    again = OpenedStore(tool_environment(), tmp_path / "killed")
+    assert not again.store.was_clean
+    assert again.recovered_data() == {"q": others}
     assert again.store.close()

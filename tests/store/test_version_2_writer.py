@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import qstore.store.journal
 from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header
-from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
 from qstore.formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
 from qstore.store.errors import JournalError, JournalFailedError, JournalFullError
@@ -27,6 +27,7 @@ from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS
 from qstore.store.journal.write.flushes import Flush, FlushQueue, Pieces
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import (
@@ -298,6 +299,23 @@ def test_a_journal_closed_again_unused_needs_no_second_seal() -> None:
     assert (last.flags & SEAL, last.flush) == (SEAL, 65538)
 
 
+@pytest.mark.parametrize(("pages", "kept"), [(8, 9), (1, 1)], ids=["usual files", "the smallest files"])
+def test_a_short_length_counts_on_an_empty_journal_of_long_files(pages: int, kept: int) -> None:
+    """So that the next message takes the fast path; in the smallest journals each block of room is needed."""
+    ring = MemoryRing(Geometry(4, pages * PAGE_SIZE))
+    ring.enqueue(9)
+    ring.drain()
+    ring.dequeue(ring.rid)
+    assert ring.writer.records.largest == 9
+    ring.drain()
+    assert ring.writer.records.largest == kept
+    ring.enqueue(300)
+    ring.drain()
+    ring.dequeue(ring.rid)
+    ring.drain()
+    assert ring.writer.records.largest <= max(1, pages * PAGE_SIZE // BLOCK_SIZE // 256)
+
+
 # ---- relocation ----
 
 
@@ -398,6 +416,42 @@ def test_room_is_counted_as_the_threshold_does() -> None:
     assert ring.writer.records.room == limit - 21 - 2
     ring.restart()
     assert ring.writer.records.room == limit - 21 - 2
+
+
+@pytest.mark.parametrize(
+    ("files", "percent"), [(4, 80), (64, 80), (160, 80), (161, 80.12), (320, 90), (640, 95), (65_536, 95)]
+)
+def test_a_long_ring_leaves_few_files_free(files: int, percent: float) -> None:
+    geometry = Geometry(files, 524_288)
+    space = RingSpace(geometry, 512, MAX_COPIED_BLOCKS)
+    assert space.threshold / (files * space.file) == pytest.approx(percent / 100, abs=1e-4)
+    assert (enqueue_limit(geometry, JournalFormat.VERSION_2) or 0) // BLOCK_SIZE == space.threshold
+    assert files == 4 or space.compacts(space.threshold + space.reserve, 100, 0), "or another rule would decide"
+
+
+def test_a_long_ring_that_is_full_can_be_used_and_emptied_in_any_order() -> None:
+    """Beyond 80 %, where compaction frees few blocks with each pass, there is room for each dequeue nevertheless."""
+    ring, rng = MemoryRing(Geometry(320, 65536)), random.Random(42)
+    while ring.enqueue(rng.choice((2, 9, 30, 400))):
+        if ring.rid % 50 == 0:
+            ring.drain()
+    ring.drain()
+    space, records = ring.writer.space, ring.writer.records
+    assert space.threshold - records.room > 0.89 * space.files * space.file
+    for number in range(1500):
+        ring.dequeue(rng.choice(ring.free))
+        ring.enqueue(rng.choice((2, 9, 30)))
+        if number % 20 == 0:
+            ring.drain()
+    left = list(ring.free)
+    rng.shuffle(left)
+    for number, rid in enumerate(left):
+        ring.dequeue(rid)
+        if number % 50 == 0:
+            ring.drain()
+    ring.drain()
+    assert not ring.writer.live
+    assert ring.writer.compactor.copied > 0
 
 
 # ---- what checks say ----
@@ -699,7 +753,7 @@ def test_the_error_of_a_full_journal() -> None:
     assert str(caught.value) == (
         'Enqueue capacity threshold exceeded on queue "q". Consume messages; or stop the broker and enlarge the '
         "journal: qstore-resize DATA-DIR QUEUE --num-jfiles 8; or declare queues with a larger qpid.file_count or "
-        "qpid.file_size"
+        "qpid.file_size (RHM_IORES_ENQCAPTHRESH)"
     )
 
 

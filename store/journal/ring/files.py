@@ -220,6 +220,8 @@ def _read_file(disk: Disk, number: int, path: str, geometry: Geometry, damage: l
         kind, files, reason = DamageKind.FILE_CANNOT_BE_OPENED, geometry.files, error.strerror or str(error)
         damage.append(Damage(path, None, None, kind, number=number, files=files, reason=reason))
         return RingFile(number, path, -1, None, used=True)
+    if isinstance(opened, OsFile):
+        opened.will_be_sampled()
     try:
         return _examine(opened, number, path, geometry, damage)
     finally:
@@ -253,7 +255,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
             if file.used:
                 damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
-        for offset, problem in header_oddities(sector):
+        for offset, problem in header_oddities(sector, file.header):
             # If the header's two numbers differ, the one that differs from the file name is wrong.
             if offset != LOGICAL_NUMBER_OFFSET or file.header.logical_number != number:
                 damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))

@@ -262,6 +262,7 @@ class Version2Records(JournalRecords):
     def __init__(self, stream: JournalStream, files: list[RingFile]) -> None:
         super().__init__(stream)
         self._files = files
+        self._found_rest = self._has_rest = False  # by the last search; after the last break
         self._bytes_checked = 0
         self._most_checked = _WORK * sum(max(file.size, 0) for file in files)
         headers = [file.header for file in files if file.header is not None]
@@ -395,12 +396,14 @@ class Version2Records(JournalRecords):
         if found is not None:
             (low,) = FLUSH.unpack(self._stream.read(found + FLUSH_OFFSET, FLUSH.size))
             self._flush.number, self._flush.complete = self._flush.expand(low), False  # due now in any case
+        self._has_rest = found is None and self._found_rest
         return found
 
     def search(self, place: int, end: int | None = None) -> int | None:
         """The first good record at or after `place` that can be trusted (see the module's docstring)."""
         broken = self._flush.next_to_break
         rest_of_broken: int | None = None
+        self._found_rest = False
         for candidate in self._candidates(place, end):
             (low,) = FLUSH.unpack(self._stream.read(candidate + FLUSH_OFFSET, FLUSH.size))
             number = self._flush.expand(low)
@@ -413,7 +416,7 @@ class Version2Records(JournalRecords):
                 continue
             if number > broken:
                 return candidate if rest_of_broken is None else rest_of_broken
-            rest_of_broken = candidate
+            rest_of_broken, self._found_rest = candidate, True
         return None
 
     def entry(self, found: int) -> int | None:
@@ -466,4 +469,4 @@ class Version2Records(JournalRecords):
 
     def end_state(self) -> EndState:
         """A flush without its last record is torn."""
-        return EndState(not self._flush.complete, self._flush.sealed, self._flush.number)
+        return EndState(not self._flush.complete, self._flush.sealed, self._flush.number, self._has_rest)

@@ -286,15 +286,21 @@ def remove_spare(disk: WritableDisk, directory: str, base_name: str, numbers: It
 
 
 def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> None:
-    """Create the new files, if there are any."""
+    """Create the new files, if there are any.
+
+    They are made durable together: a sync of each would be a transaction of the file system of its own.
+    """
     if not change.added:
         return
     anchor = _header(disk, data_path(directory, info.base_name, change.anchor)) if change.anchor != UNENTERED else None
-    for number in change.added:
-        path = data_path(directory, info.base_name, number)
-        if disk.is_file(path):
-            disk.remove(path)  # a spare one
-        with contextlib.closing(disk.create(path, info.geometry.file_size)) as file:
+    with contextlib.ExitStack() as opened:
+        files = []
+        for number in change.added:
+            path = data_path(directory, info.base_name, number)
+            if disk.is_file(path):
+                disk.remove(path)  # a spare one
+            file = opened.enter_context(contextlib.closing(disk.create(path, info.geometry.file_size)))
+            files.append(file)
             write_creation_header(file, info, number)
             if anchor is not None:
                 header = replace(
@@ -306,8 +312,7 @@ def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingC
                     is_boundary=True,
                 )
                 file.write(0, encode_header_slot(header))
-            file.sync()
-    disk.sync_directory(directory)
+        disk.sync_all(files, (directory,))
 
 
 def _boundary(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> FileHeader | None:

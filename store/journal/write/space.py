@@ -11,7 +11,8 @@ is `oldest`, and the writer must not enter the next file that shares its number.
 Three rules keep a ring of version 2 from filling up with messages that cannot be removed:
 
     threshold    live blocks, one more for the dequeue of each live record, and the blocks that open transactions need
-                 for their outcome are at most 80 % of the ring, or the enqueue is refused
+                 for their outcome are at most 80 % of the ring, or the enqueue is refused. A ring of more than 160
+                 files leaves only 32 of them, or 5 %
     drain        the free blocks hold a separate flush for the dequeue of each live record, and for each outcome
     compaction   the free blocks hold what compaction needs, and will again after each full pass of it
 
@@ -31,7 +32,9 @@ The margin is for removals during the pass, for seals and for restarts. A transa
 rules, and is refused if open transactions hold very much; enqueues leave a reserve for it. If the oldest file's copies
 are smaller than the file, they are made even if this rule does not hold.
 
-In a ring of legal size (files of 512 blocks or more) the first rule decides, so an empty ring accepts the full 80 %.
+In a ring of legal size (files of 512 blocks or more) the first rule decides, so an empty ring accepts the full 80 %, or
+more if it is long. That is because a long journal grows, in good time: a fifth of it would be room on the disk for
+nothing. What a full pass of compaction needs is little more than two files and 1 % of the ring.
 Only with four files, and rarely with five, are messages of five to eleven blocks refused earlier, at 74 % at worst,
 because neither of the other rules holds. Such a ring can also be so full that no file can be copied: new messages then
 wait until those of the oldest file are dequeued.
@@ -46,8 +49,8 @@ may be in use, and the bytes in use:
                 qpidd's algorithm counts, file by file, how far the record to be enqueued and the reserve reach. It
                 accepts exactly those that end at least a reserve before the first file with live records, which is
                 computed here.
-    version 2   The blocks of the live records, and one more for the dequeue of each, may be 80 % of the ring. Their
-                offsets do not matter, since old ones are copied forward.
+    version 2   The blocks of the live records, and one more for the dequeue of each, may be 80 % of the ring, or up to
+                95 % of a long one (`version_2_limit`). Their offsets do not matter, since old ones are copied forward.
     linear      no ring, no limit: files are added as long as the disk has room.
 
 Growth. While files are added or removed, the *anchor*, the file before which that happens, must not be entered again:
@@ -69,6 +72,7 @@ from typing import Final, NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from qstore.store.errors import ThresholdError
 from qstore.store.journal.files import JournalFormat
+from qstore.store.log_lines import ENQCAPTHRESH
 
 
 def blocks_of(packed: Sequence[int]) -> Sequence[int]:
@@ -177,6 +181,8 @@ SIZE_BITS: Final = 24
 MAX_BLOCKS: Final = (1 << SIZE_BITS) - 1  # of one record: 2 GiB less a block
 SIZE_MASK: Final = MAX_BLOCKS
 THRESHOLD_PERCENT: Final = 80  # of a ring (MRG 2 Messaging User Guide, 6.3)
+_MAX_FREE_FILES: Final = 32  # of a long ring of version 2, instead of the rest ...
+_MAX_PERCENT: Final = 95  # ... but no more than that may be in use: compaction would copy very much for each file
 _SPARE_FLUSHES: Final = 64  # a large ring has room for this many seals, restarts and so on
 
 
@@ -269,7 +275,7 @@ class RingSpace:
     def resize(self, files: int) -> None:
         """Set the number of files in the ring."""
         self.files = files
-        self.threshold = files * self.file * THRESHOLD_PERCENT // 100
+        self.threshold = version_2_limit(files, self.file)
         flushes = 2 * (files + 1) + files * self.file // self._chunk
         self._padding = (self.flush - 1) * flushes  # of one pass
 
@@ -282,7 +288,7 @@ class RingSpace:
             held[index] = held.get(index, 0) + 1
 
     def hold_all(self, records: Sequence[int], lowest: int, highest: int) -> None:
-        """As `hold`, for many records, packed: in one go if all of them are in one file, as most often.
+        """As `hold`, for many records, packed: in one go if all of them are in one file, as most often, or are a run.
 
         Args:
             records: the records.
@@ -293,6 +299,9 @@ class RingSpace:
         index = (lowest >> SIZE_BITS) // file
         if ((highest >> SIZE_BITS) + (highest & SIZE_MASK) - 1) // file == index:
             held[index] = held.get(index, 0) + len(records)
+            return
+        if isinstance(records, range):
+            self.count_run(held, lowest >> SIZE_BITS, lowest & SIZE_MASK, len(records))
             return
         for packed in records:
             place = packed >> SIZE_BITS
@@ -464,7 +473,13 @@ def enqueue_limit(geometry: Geometry, journal_format: JournalFormat) -> int | No
         return None
     if journal_format is JournalFormat.VERSION_1:
         return geometry.capacity - reserve_blocks(geometry) * BLOCK_SIZE
-    return geometry.capacity * THRESHOLD_PERCENT // 100
+    return version_2_limit(geometry.files, geometry.data_size)
+
+
+def version_2_limit(files: int, file: int) -> int:
+    """How much of a ring of version 2 may be in use, in the unit of `file`, the size of a file: blocks or bytes."""
+    ring = files * file
+    return max(ring * THRESHOLD_PERCENT // 100, min(ring - _MAX_FREE_FILES * file, ring * _MAX_PERCENT // 100))
 
 
 def reserve_blocks(geometry: Geometry) -> int:
@@ -523,13 +538,13 @@ def depth_held(
 
 
 def threshold_error(title: str, reason: str) -> ThresholdError:
-    """The error for an enqueue that exceeds a ring's threshold: first qpidd's sentence, then `reason`.
+    """The error for an enqueue that exceeds a ring's threshold: first qpidd's sentence, then `reason`, then its code.
 
     Args:
         title: the journal's name: `queue "orders"`.
         reason: why there is no room, and what to do.
     """
-    return ThresholdError(f"Enqueue capacity threshold exceeded on {title}. {reason}")
+    return ThresholdError(f"Enqueue capacity threshold exceeded on {title}. {reason} ({ENQCAPTHRESH})")
 
 
 def over_threshold(title: str, files: int, pages: int) -> ThresholdError:

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.topology import Binding, encode_binding
+from qstore.formats.broker_records.topology import Binding, encode_binding, marks_of
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import TAIL_SIZE
 from qstore.formats.wording import plural
@@ -504,7 +504,9 @@ class _Work:
         new = directory.begin_new(parameters.tpl_geometry, parameters.flush_alignment)
         key_value = environment.open_key_value(new.catalogue, create=True)
         try:
-            build = StoreBuild(environment, new, parameters, Catalogue.create(key_value, store_id), self, beside=True)
+            marked = frozenset(mark.rid for each in self._recovery.plan.general.values() for mark in marks_of(each))
+            catalogue = Catalogue.create(key_value, store_id)
+            build = StoreBuild(environment, new, parameters, catalogue, self, beside=True, marked=marked)
             self._fill(build)
             new.write_topology(store_id, key_value)
         finally:
