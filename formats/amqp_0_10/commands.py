@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_10 import structs
@@ -247,7 +248,7 @@ def encode_completed(ranges: Sequence[tuple[int, int]], *, timely_reply: bool) -
         ranges: first and last of the commands, as a sequence set (`types`).
         timely_reply: whether the peer is to reply with session.known-completed.
     """
-    bounds = [bound for each in ranges for bound in each]
+    bounds = tuple(chain.from_iterable(ranges))
     flags = _COMPLETED_COMMANDS | (_COMPLETED_REPLY if timely_reply else 0)
     try:
         return struct.pack(f">HHH{len(bounds)}I", _COMPLETED, flags, 4 * len(bounds), *bounds)

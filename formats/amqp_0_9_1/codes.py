@@ -50,5 +50,9 @@ class Amqp091Error(FormatError):
     format_name = "AMQP 0-9-1"
 
 
+class MissingClassError(Amqp091Error):
+    """A method of a class that is specified and not implemented."""
+
+
 class ContentClassError(Amqp091Error):
     """A content header of another class than the method before it."""

@@ -7,7 +7,23 @@ basic.qos) is passed as **{...}. The XML has older names for basic.recover-async
 (basic.recover-sync). Extensions of RabbitMQ, which its clients use if the server's capabilities list them, are in
 the table, too.
 
-Sources: the AMQP 0-9-1 specification as XML (`<method>`); RabbitMQ, "Protocol extensions".
+**Older versions** have the same frames, content headers and, but for some numbers, methods:
+
+    version             AMQP 0-9-1    AMQP 0-9         AMQP 0-8, which calls itself 8-0
+    header              0 0 9 1       1 1 0 9          1 1 8 0
+    connection.close    50, 51        50, 51           60, 61
+    channel.open-ok     channel id    channel id       no fields
+    basic.recover       110, 111      102, 101         100, 101
+      without answer    100           100              none
+    access.request      none          10, 11           10, 11: tickets, which mean nothing
+    not implemented                   file, stream, dtx, tunnel; of 0-9 message, of 0-8 test
+    extensions          RabbitMQ's    none             queue.unbind, RabbitMQ's
+
+0-8 is as Apache changed it. As it was published, it has the header 1 1 9 1, with which Python's amqplib begins;
+basic.consume has no arguments then, and basic.recover (100) no answer.
+
+Sources: the AMQP 0-9-1, 0-9 and 0-8 specifications as XML (`<method>`; the latter two with the changes of Apache Qpid);
+RabbitMQ, "Protocol extensions"; amqplib 1.0.2, `client_0_8`.
 """
 
 from __future__ import annotations
@@ -15,8 +31,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_9_1.codes import Amqp091Error
-from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error, MissingClassError
+from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END, PROTOCOL_HEADER
 from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text
 
 
@@ -161,6 +177,78 @@ METHODS: Final = (
 BY_NAME: Final[dict[str, Method]] = {method.name: method for method in METHODS}
 BY_CODE: Final[dict[int, Method]] = {method.code: method for method in METHODS}
 
+
+class Version(NamedTuple):
+    """A version of the protocol.
+
+    Attributes:
+        name: as in "AMQP 0-9-1".
+        header: the protocol header.
+        number: major and minor number, in connection.start.
+        by_name: name -> method.
+        by_code: code -> method.
+        missing: number -> name of classes that are not implemented.
+        is_older: whether it is older than AMQP 0-9-1.
+    """
+
+    name: str
+    header: bytes
+    number: tuple[int, int]
+    by_name: dict[str, Method]
+    by_code: dict[int, Method]
+    missing: dict[int, str]
+    is_older: bool
+
+
+AMQP_0_9_1: Final = Version("AMQP 0-9-1", PROTOCOL_HEADER, (0, 9), BY_NAME, BY_CODE, {}, is_older=False)
+
+
+def _older(name: str, header: bytes, number: tuple[int, int], missing: dict[int, str], *changed: Method) -> Version:
+    """An older version, with methods that are other ones there, or have the code 0 if there are none."""
+    methods = {each.name: each for each in METHODS if not each.is_extension} | {each.name: each for each in changed}
+    by_code = {each.code: each for each in methods.values() if each.code}
+    by_name = {each.name: each for each in by_code.values()}
+    return Version(name, header, number, by_name, by_code, missing, is_older=True)
+
+
+_MISSING: Final = {70: "file", 80: "stream", 100: "dtx", 110: "tunnel"}
+_ACCESS: Final = (
+    _method(30, 10, "access.request", "realm:shortstr exclusive:bit passive:bit active:bit write:bit read:bit"),
+    _method(30, 11, "access.request-ok", "ticket:short"),
+)
+
+_CHANGED_IN_0_8: Final = (
+    *_ACCESS,
+    _method(10, 60, "connection.close", _CLOSE),
+    _method(10, 61, "connection.close-ok"),
+    _method(20, 11, "channel.open-ok"),
+)
+
+AMQP_0_9: Final = _older(
+    "AMQP 0-9", b"AMQP\x01\x01\x00\x09", (0, 9), _MISSING | {120: "message"},
+    *_ACCESS,
+    _method(60, 102, "basic.recover", "requeue:bit"),
+    _method(60, 101, "basic.recover-ok"),
+)  # fmt: skip
+AMQP_0_8: Final = _older(
+    "AMQP 0-8", b"AMQP\x01\x01\x08\x00", (8, 0), _MISSING | {120: "test"},
+    *_CHANGED_IN_0_8,
+    _method(60, 100, "basic.recover", "requeue:bit"),
+    _method(60, 101, "basic.recover-ok"),
+    _method(0, 0, "basic.recover-async"),
+)  # fmt: skip
+AMQP_0_8_PUBLISHED: Final = _older(
+    "AMQP 0-8", b"AMQP\x01\x01\x09\x01", (8, 0), AMQP_0_8.missing,
+    *_CHANGED_IN_0_8,
+    _method(
+        60, 20, "basic.consume",
+        "ticket:short queue:shortstr consumer_tag:shortstr no_local:bit no_ack:bit exclusive:bit nowait:bit",
+    ),
+    _method(60, 100, "basic.recover-async", "requeue:bit"),
+    _method(0, 0, "basic.recover"),
+    _method(0, 0, "basic.recover-ok"),
+)  # fmt: skip
+
 _CODE: Final = struct.Struct(">I")
 PUBLISH: Final = _CODE.pack(BY_NAME["basic.publish"].code)
 """The bytes with which basic.publish begins."""
@@ -193,17 +281,18 @@ class Publish(NamedTuple):
 # --------------------------------------------------------------------------------------------- encoding
 
 
-def encode_method(method_name: str, /, **values: Any) -> bytes:
+def encode_method(method_name: str, version: Version = AMQP_0_9_1, /, **values: Any) -> bytes:
     """The payload of a method's frame.
 
     Args:
         method_name: of the method.
+        version: the peer's.
         values: its fields; those that are not given are 0, empty or false.
 
     Raises:
         Amqp091Error: there is no such method or field, or a field cannot carry its value.
     """
-    method = BY_NAME.get(method_name)
+    method = version.by_name.get(method_name)
     if method is None:
         raise Amqp091Error(f"there is no method {method_name}")
     return _CODE.pack(method.code) + encode_fields(method.fields, values)
@@ -255,6 +344,25 @@ def count_acks(data: bytes, at: int, end: int) -> tuple[int, int]:
         at += len(wanted)
         left -= count
     return first, expected - first
+
+
+def multiple_acks(data: bytes, at: int, end: int) -> list[int]:
+    """The delivery tags of basic.ack methods that follow each other, with `multiple`, as long as they ascend from 1 on.
+
+    Args:
+        data: frames.
+        at: where the frame of the first begins, which begins with ACK.
+        end: where to stop, at the latest.
+    """
+    tags: list[int] = []
+    last, head = 0, data[at : at + _ACK_HEAD]
+    while at + ACK_FRAME_SIZE <= end:
+        begin, tag, multiple, frame_end = _ACK_FRAME.unpack_from(data, at)
+        if begin != head or multiple != 1 or frame_end != FRAME_END or tag <= last:
+            break
+        tags.append(tag)
+        last, at = tag, at + ACK_FRAME_SIZE
+    return tags
 
 
 def _equal_acks(data: bytes, at: int, wanted: bytes) -> int:
@@ -310,17 +418,20 @@ _ROUTED_FIELDS: Final = make_fields(_ROUTED)
 # --------------------------------------------------------------------------------------------- decoding
 
 
-def decode_method(payload: bytes) -> tuple[Method, dict[str, Any]]:
+def decode_method(payload: bytes, version: Version = AMQP_0_9_1) -> tuple[Method, dict[str, Any]]:
     """The method in a frame's payload, and all its fields.
 
     Raises:
+        MissingClassError: it is of a class of `Version.missing`.
         Amqp091Error: the bytes are not one complete method.
     """
     if len(payload) < _CODE.size:
         raise Amqp091Error(f"a method of {len(payload)} bytes is too short")
     code = _CODE.unpack_from(payload)[0]
-    method = BY_CODE.get(code)
+    method = version.by_code.get(code)
     if method is None:
+        if code >> 16 in version.missing:
+            raise MissingClassError(f"class {version.missing[code >> 16]} is not implemented")
         raise Amqp091Error(f"there is no method {code & 0xFFFF} of class {code >> 16}")
     return method, decode_fields(method.fields, payload, _CODE.size)
 

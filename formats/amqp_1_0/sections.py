@@ -50,6 +50,11 @@ SECTIONS: Final = {
 CODE_OF_SYMBOL: Final = {f"amqp:{name}:{source}": code for code, (name, source) in SECTIONS.items()}
 
 _SMALL_ULONG: Final = 0x53
+
+DESCRIPTOR_BYTES: Final = 3
+BODY_DESCRIPTORS: Final = frozenset(bytes((0, _SMALL_ULONG, code)) for code in (DATA, SEQUENCE, VALUE))
+"""How the sections of a body usually begin."""
+
 _DESCRIPTORS: Final = frozenset((0x44, _SMALL_ULONG, 0x80, 0xA3, 0xB3))  # constructors of ulong and symbol
 _COMPOUND: Final = {0xC0: 1, 0xD0: 4, 0xC1: 1, 0xD1: 4}  # list and map -> width of size and count
 _ARRAYS: Final = {0xE0: 1, 0xF0: 4}

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -469,7 +469,7 @@ CONFIGURATION_KINDS: Final = frozenset(
     f"qstore.{kind}"
     for kind in (
         "virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission", "parameter",
-        "global-parameter", "link", "bridge", "replication-mark",
+        "global-parameter", "link", "bridge", "replication-mark", "replication-key", "stream", "stream-consumer",
     )
 )  # fmt: skip
 """The kinds of general objects that are configuration records."""
@@ -482,11 +482,72 @@ GLOBAL_PARAMETER: Final = "qstore.global-parameter"
 REPLICATION_MARK: Final = "qstore.replication-mark"
 """The kind of the marks of replicated queues: record ids up to which all their events are on the disk."""
 
+REPLICATION_KEY: Final = "qstore.replication-key"
+"""The kind of the secret with which a broker recognizes its copies of replicated messages."""
+
 LINK_KIND: Final = "qstore.link"
 BRIDGE_KIND: Final = "qstore.bridge"
 """The kinds of those that say who has made a link, or a bridge, beside its own record."""
 
-LOCAL_KINDS: Final = frozenset((REPLICATION_MARK, LINK_KIND, BRIDGE_KIND))
+STREAM_KIND: Final = "qstore.stream"
+"""The kind of those about streams: record ids with the offsets and times of their messages."""
+
+STREAM_MARKS: Final = "marks"
+"""The property with its marks (`decode_marks`)."""
+
+STREAM_CONSUMER_KIND: Final = "qstore.stream-consumer"
+"""The kind of the offsets of the consumers of a stream that have a name."""
+
+
+class StreamMark(NamedTuple):
+    """What is stored about a message of a stream: its record id, its offset, and milliseconds since 1970."""
+
+    rid: int
+    offset: int
+    time: int
+
+
+def encode_marks(marks: Iterable[StreamMark]) -> str:
+    """Marks as text: `RID:OFFSET:TIME`, with spaces between them."""
+    return " ".join(f"{mark.rid}:{mark.offset}:{mark.time}" for mark in marks)
+
+
+def decode_marks(text: object) -> list[StreamMark]:
+    """The marks in a text, by record id; those that are not valid are left out."""
+    found: list[StreamMark] = []
+    for each in text.split() if isinstance(text, str) else ():
+        parts = each.split(":")
+        if len(parts) == len(StreamMark._fields) and all(part.isascii() and part.isdecimal() for part in parts):
+            mark = StreamMark(*map(int, parts))
+            if not found or mark.rid > found[-1].rid:
+                found.append(mark)
+    return found
+
+
+def marks_of(general: object) -> list[StreamMark]:
+    """The marks of a stream that an object is about; none of any other object."""
+    if not isinstance(general, GeneralObject) or general.kind != STREAM_KIND:
+        return []
+    typed = general.properties.get(STREAM_MARKS)
+    return [] if typed is None else decode_marks(typed.value)
+
+
+def with_record_ids(general: GeneralObject, renamed: Mapping[int, int]) -> GeneralObject:
+    """The object about a stream whose messages have other record ids now.
+
+    Args:
+        general: the object.
+        renamed: record id -> the new one; marks whose messages are not here are left out.
+    """
+    kept = [mark._replace(rid=renamed[mark.rid]) for mark in marks_of(general) if mark.rid in renamed]
+    changed = TypedValue(STR16, encode_marks(kept))
+    entries = tuple((name, changed if name == STREAM_MARKS else typed) for name, typed in general.properties.entries)
+    return replace(general, properties=TypedMap(entries))
+
+
+LOCAL_KINDS: Final = frozenset(
+    (REPLICATION_MARK, REPLICATION_KEY, LINK_KIND, BRIDGE_KIND, STREAM_KIND, STREAM_CONSUMER_KIND)
+)
 """The kinds that have a meaning only in their own store: definitions do not have them."""
 
 HOST_KIND: Final = "qstore.virtual-host"
@@ -494,9 +555,11 @@ HOST_KIND: Final = "qstore.virtual-host"
 
 
 def without_passwords(record: Link | Bridge | GeneralObject) -> Link | Bridge | GeneralObject:
-    """The record without its password, and without those in AMQP URIs, as parameters of shovels have them."""
+    """The record without its password or key, and without those in AMQP URIs, as parameters of shovels have them."""
     if isinstance(record, Link):
         return replace(record, password="")
+    if isinstance(record, GeneralObject) and record.kind == REPLICATION_KEY:
+        return replace(record, properties=EMPTY_MAP)
     if isinstance(record, Bridge) or not any(_has_uri(typed) for _, typed in record.properties.entries):
         return record
     entries = tuple((name, _without_passwords(typed)) for name, typed in record.properties.entries)

@@ -11,8 +11,8 @@
     [unquote, N]   the value with the name N
 
 A comparison with a value that the object does not have, or of a number with a text, is false; for `ne`, of different
-kinds of values, it is true. A reference to an object is compared by the object's name. A regular expression may repeat
-without limit at most twice, and not a group: so its time is bounded.
+kinds of values, it is true. A reference to an object is compared by the object's name. A regular expression that could
+take long (`formats/pattern_steps`) is refused, and so is one that repeats a group, refers to one, or looks ahead.
 
 Source: Qpid wiki, "QMF Python API", its section on queries.
 """
@@ -26,13 +26,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from qstore.formats.errors import FormatError
+from qstore.formats.pattern_steps import MAX_STEPS, steps_of
 from qstore.formats.wording import printable
 
 MAX_DEPTH: Final = 16
 MAX_NODES: Final = 256
 _MAX_PATTERN: Final = 256  # characters
 _MAX_SUBJECT: Final = 1024  # characters of a text that a pattern is matched with
-_MAX_REPEATS: Final = 2
+_MAX_ALL_STEPS: Final = 4 * MAX_STEPS
+"""Of all regular expressions of a condition."""
 
 Values: TypeAlias = Mapping[str, Any]
 Condition: TypeAlias = Callable[[Values], bool]
@@ -76,7 +78,7 @@ class _Parser:
     """Parses one condition, and counts its parts."""
 
     def __init__(self) -> None:
-        self._nodes = 0
+        self._nodes = self._steps = 0
 
     def _parts(self, value: object, depth: int) -> tuple[str, Sequence[Any]]:
         self._nodes += 1
@@ -100,7 +102,7 @@ class _Parser:
             return lambda values: variable in values
         if name == "re_match":
             _check_count(name, arguments, 2)
-            return _matching(self._operand(arguments[0], depth + 1), self._operand(arguments[1], depth + 1))
+            return self._matching(self._operand(arguments[0], depth + 1), self._operand(arguments[1], depth + 1))
         if name in _COMPARISONS:
             _check_count(name, arguments, 2)
             return _comparison(name, self._operand(arguments[0], depth + 1), self._operand(arguments[1], depth + 1))
@@ -128,6 +130,21 @@ class _Parser:
         if name == "unquote" and isinstance(arguments[0], str):
             return _variable(arguments[0])
         raise PredicateError("an operand is a name, a value, or quote or unquote of one")
+
+    def _matching(self, subject: _Operand, pattern: _Operand) -> Condition:
+        expression = pattern({})
+        if not isinstance(expression, str):
+            raise PredicateError("the second operand of re_match is a quoted text")
+        compiled = bounded_pattern(expression)
+        self._steps += _steps_of(compiled.pattern)
+        if self._steps > _MAX_ALL_STEPS:
+            raise PredicateError("the regular expressions of the condition could take too long together")
+
+        def holds(values: Values) -> bool:
+            text = _comparable(subject(values))
+            return isinstance(text, str) and compiled.search(text[:_MAX_SUBJECT]) is not None
+
+        return holds
 
 
 def _check_count(name: str, arguments: Sequence[Any], count: int) -> None:
@@ -175,19 +192,6 @@ def _kind(value: object) -> type:
     return float if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value)
 
 
-def _matching(subject: _Operand, pattern: _Operand) -> Condition:
-    expression = pattern({})
-    if not isinstance(expression, str):
-        raise PredicateError("the second operand of re_match is a quoted text")
-    search = bounded_pattern(expression).search
-
-    def holds(values: Values) -> bool:
-        text = _comparable(subject(values))
-        return isinstance(text, str) and search(text[:_MAX_SUBJECT]) is not None
-
-    return holds
-
-
 def bounded_pattern(expression: str) -> re.Pattern[str]:
     """A regular expression whose time is bounded.
 
@@ -199,11 +203,22 @@ def bounded_pattern(expression: str) -> re.Pattern[str]:
     plain = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "x", re.sub(r"\\\D", "x", expression))
     if re.search(r"\(\?(?!:)|\\\d|\)[*+?{]", plain):
         raise PredicateError("the regular expression repeats a group, refers to one, or looks ahead or behind")
-    if len(re.findall(r"[*+]|\{\d*,?\d*\}", plain)) > _MAX_REPEATS:
-        raise PredicateError(f"the regular expression has more than {_MAX_REPEATS} repetitions")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # a bracket within a set may mean something else one day
-            return re.compile(expression)
+            compiled = re.compile(_searched(expression))
     except (re.error, OverflowError, RecursionError) as error:
         raise PredicateError(f"it is no regular expression: {printable(str(error))}") from None
+    if _steps_of(compiled.pattern) > MAX_STEPS:
+        raise PredicateError("the regular expression could take too long: anchor it with ^, and repeat less")
+    return compiled
+
+
+def _searched(expression: str) -> str:
+    """An expression without `.*` at its beginning: it finds the same, and a failing search begins at each place."""
+    return re.sub(r"^(?:\.\*\??(?![?+*{]))+", "", expression)
+
+
+def _steps_of(expression: str) -> int:
+    """As `steps_of`, which does not expect that alternatives with `.*` at their beginning are tried at each place."""
+    return steps_of(f"(?:{expression})" if "|.*" in expression else expression)

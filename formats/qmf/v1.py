@@ -56,13 +56,32 @@ A reply has the sequence of its request; unsolicited messages have 0. The body o
     M m     method call, result     the arguments, in the order of the schema: M those with the direction I and IO, m
                                     those with O and IO, if the status is 0
 
-Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19107-19172, 19553-20121).
+AM1, the form of Qpid M3, has the magic AM1, no types beyond 19 and no events. Its objects have ids of 64 bits, a
+package that is called "qpid", and these fields where they differ (`FIELDS_OF`):
+
+    q       package | class | hash
+    s       package | class | hash; the schema has four counts, the last one of events
+    A       label | system | bank
+    M       object | method
+    m       its text is an sstr
+
+    bits  1   0
+         15   sequence, as above
+         24   bank: 1 of objects that survive a restart, 5 to 9 of others; agents have theirs from 10 on
+         24   number; of objects that survive a restart 6 bits of the class, and 18 of the number
+
+The number of an object that needs more bits has the rest in the bank, so ids are unique for 80 million objects of
+a life, and for 1.5 million that survive, in each class.
+
+Sources: Qpid wiki, "QMF Protocol" (seed 004, lines 19107-19172, 19553-20121); Qpid management, design and protocol
+(seed 001, lines 249-274, 371-901).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -74,6 +93,10 @@ from qstore.formats.values import UUID as UUID_TYPE
 from qstore.formats.wording import with_article
 
 _PAIR: Final = struct.Struct(">QQ")
+_STORED_BITS: Final = 48
+"""The number of an object that survives a restart has these bits, and its class above them (`management/publisher`)."""
+_BANKS: Final = 5
+"""How many banks AM1 has for objects of the broker that need one."""
 
 
 class ObjectId(NamedTuple):
@@ -90,6 +113,29 @@ class ObjectId(NamedTuple):
         first = (self.flags & 0xF) << 60 | (self.sequence & 0xFFF) << 48
         first |= (self.broker_bank & 0xFFFFF) << 28 | self.agent_bank & 0xFFFFFFF
         return _PAIR.pack(first, self.number & 0xFFFFFFFFFFFFFFFF)
+
+    def encoded_64(self) -> bytes:
+        """Its 8 bytes in AM1."""
+        if self.agent_bank:
+            bank, number = self.agent_bank, self.number
+        elif self.sequence:
+            bank, number = 5 + (self.number >> 24) % _BANKS, self.number
+        else:
+            kind, stored = self.number >> _STORED_BITS, self.number & ((1 << _STORED_BITS) - 1)
+            high = stored >> 18
+            bank, number = 5 + (high - 1) % _BANKS if high else 1, (kind & 0x3F) << 18 | stored & 0x3FFFF
+        return struct.pack(">Q", (self.sequence & 0x7FFF) << 48 | (bank & 0xFFFFFF) << 24 | number & 0xFFFFFF)
+
+    @classmethod
+    def decode_64(cls, buffer: bytes) -> Self:
+        """The id with these 8 bytes of AM1. Raises struct.error."""
+        (bits,) = struct.unpack(">Q", buffer)
+        sequence, bank, number = bits >> 48 & 0x7FFF, bits >> 24 & 0xFFFFFF, bits & 0xFFFFFF
+        if bank > 4 + _BANKS:
+            return cls(0, sequence, 1, bank, number)
+        if sequence:
+            return cls(0, sequence, 1, 0, max(bank - 5, 0) << 24 | number)
+        return cls(0, 0, 1, 0, (number >> 18) << _STORED_BITS | max(bank - 4, 0) << 18 | number & 0x3FFFF)
 
     @classmethod
     def decode(cls, buffer: bytes) -> Self:
@@ -209,7 +255,7 @@ def encode(kind: str, value: Any, depth: int = 0) -> bytes:
         raise QmfError("objects and arrays are nested too deep")
     try:
         return _WRITERS[kind](value, depth)
-    except (Amqp010Error, struct.error, AttributeError, TypeError, ValueError) as error:
+    except (Amqp010Error, struct.error, AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise QmfError(f"{kind} cannot carry {with_article(type(value).__name__)}: {error}") from None
 
 
@@ -274,6 +320,7 @@ _WRITERS: Final[dict[str, Callable[[Any, int], bytes]]] = {
     "sstr": _write_sstr,
     "lstr": _write_lstr,
     "objId": lambda value, _: value.encoded(),
+    "objId64": lambda value, _: value.encoded_64(),
     "bool": lambda value, _: b"\x01" if value else b"\x00",
     "float": lambda value, _: struct.pack(">f", value),
     "double": lambda value, _: struct.pack(">d", value),
@@ -378,6 +425,7 @@ _READERS: Final[dict[str, Callable[[bytes, int, int], tuple[Any, int]]]] = {
     "sstr": _text_reader("B"),
     "lstr": _text_reader("H"),
     "objId": _read_object_id,
+    "objId64": lambda buffer, offset, _: (ObjectId.decode_64(buffer[offset : offset + 8]), offset + 8),
     "bool": lambda buffer, offset, _: (buffer[offset] != 0, offset + 1),
     "float": _integer_reader("f"),
     "double": _integer_reader("d"),
@@ -407,7 +455,17 @@ def typed(kind: str, value: Any) -> TypedValue:
 
 # ---- messages ----
 
-MAGIC: Final = b"AM2"
+
+class Dialect(Enum):
+    """The forms of version 1, by their magic."""
+
+    AM1 = b"AM1"
+    AM2 = b"AM2"
+
+
+MAGIC: Final = Dialect.AM2.value
+MAX_CODE_OF_AM1: Final = 19
+"""The last code of a type that AM1 has."""
 HEADER: Final = struct.Struct(">3scI")
 _KEY: Final = (("package", "sstr"), ("class", "sstr"), ("hash", "bin128"))
 _KEY_WITH_KIND: Final = (("kind", "uint8"), *_KEY)
@@ -439,6 +497,22 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "m": (("status", "uint32"), ("text", "lstr")),
 }
 
+_OBJECT_64: Final = (*_OBJECT[:-1], ("object", "objId64"))
+FIELDS_OF: Final[Mapping[Dialect, Mapping[str, tuple[tuple[str, str], ...]]]] = {
+    Dialect.AM2: FIELDS,
+    Dialect.AM1: {
+        **{opcode: fields for opcode, fields in FIELDS.items() if opcode != "e"},
+        "q": _KEY,
+        "s": _KEY,
+        "A": (("label", "sstr"), ("system", "uuid"), ("agent_bank", "uint32")),
+        "c": _OBJECT_64,
+        "i": _OBJECT_64,
+        "g": _OBJECT_64,
+        "M": (("object", "objId64"), ("method", "sstr")),
+        "m": (("status", "uint32"), ("text", "sstr")),
+    },
+}
+
 
 class Message(NamedTuple):
     """A message.
@@ -455,7 +529,9 @@ class Message(NamedTuple):
     end: int
 
 
-def encode_message(opcode: str, sequence: int, *values: Any, rest: bytes = b"") -> bytes:
+def encode_message(
+    opcode: str, sequence: int, *values: Any, rest: bytes = b"", dialect: Dialect = Dialect.AM2
+) -> bytes:
     """The bytes of a message.
 
     Args:
@@ -463,17 +539,18 @@ def encode_message(opcode: str, sequence: int, *values: Any, rest: bytes = b"") 
         sequence: that of its request, or 0.
         values: of its fields.
         rest: the bytes after them.
+        dialect: its form.
 
     Raises:
         QmfError: a field cannot carry its value.
     """
-    fields = zip(FIELDS[opcode], values, strict=True)
-    header = HEADER.pack(MAGIC, opcode.encode(), sequence & 0xFFFFFFFF)
+    fields = zip(FIELDS_OF[dialect][opcode], values, strict=True)
+    header = HEADER.pack(dialect.value, opcode.encode(), sequence & 0xFFFFFFFF)
     return b"".join((header, *(encode(kind, value) for (_, kind), value in fields), rest))
 
 
-def decode_message(buffer: bytes, offset: int = 0) -> Message:
-    """The message at an offset.
+def decode_message(buffer: bytes, offset: int = 0, dialect: Dialect = Dialect.AM2) -> Message:
+    """The message of this form at an offset.
 
     Raises:
         QmfError: there is none, or its opcode is unknown.
@@ -483,9 +560,9 @@ def decode_message(buffer: bytes, offset: int = 0) -> Message:
     except struct.error:
         raise QmfError("a message is cut in its header", offset) from None
     opcode = code.decode("latin-1")
-    if magic != MAGIC or opcode not in FIELDS:
+    if magic != dialect.value or opcode not in FIELDS_OF[dialect]:
         raise QmfError("no message of version 1, or one with an unknown opcode", offset)
     at, values = offset + HEADER.size, {}
-    for name, kind in FIELDS[opcode]:
+    for name, kind in FIELDS_OF[dialect][opcode]:
         values[name], at = decode(kind, buffer, at)
     return Message(opcode, sequence, values, at)

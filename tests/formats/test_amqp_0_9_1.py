@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ from qstore.formats.amqp_0_9_1.frames import (
     encode_frame,
 )
 from qstore.formats.amqp_0_9_1.methods import (
+    AMQP_0_8,
+    AMQP_0_8_PUBLISHED,
+    AMQP_0_9,
     BY_NAME,
     METHODS,
     PUBLISH,
     Method,
     Publish,
+    Version,
     count_acks,
     decode_ack,
     decode_method,
@@ -47,6 +52,7 @@ from qstore.formats.amqp_0_9_1.methods import (
     encode_method,
     encode_nack,
     encode_routed,
+    multiple_acks,
 )
 from qstore.formats.amqp_0_9_1.properties import (
     PROPERTIES,
@@ -66,7 +72,8 @@ from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, decode_
 from tests.support.coded import NESTED, amount_of
 from tests.support.compiled import replaces
 
-SPECIFICATION = Path(__file__).parents[1] / "fixtures" / "amqp" / "amqp-0-9-1-stripped.xml"
+SPECIFICATIONS = Path(__file__).parents[1] / "fixtures" / "amqp"
+SPECIFICATION = SPECIFICATIONS / "amqp-0-9-1-stripped.xml"
 #: What the XML calls otherwise: names of AMQP 0-9.
 RENAMED = {
     "basic.recover": "basic.recover-async", "basic.recover-sync": "basic.recover",
@@ -77,24 +84,73 @@ RENAMED = {
 # ---- the specification ----
 
 
-def specified() -> Iterator[tuple[str, int, tuple[tuple[str, str], ...], bool]]:
-    root = ElementTree.parse(SPECIFICATION).getroot()
+def specified(
+    path: Path = SPECIFICATION, renamed: Mapping[str, str] = RENAMED
+) -> Iterator[tuple[str, int, tuple[tuple[str, str], ...], bool]]:
+    root = ElementTree.parse(path).getroot()
     types = {each.get("name"): each.get("type") for each in root.iter("domain")} | {"queue name": "shortstr"}
     for each in root.iter("class"):
         for method in each.iter("method"):
             name = f"{each.get('name')}.{method.get('name')}"
             fields = tuple(
-                (str(field.get("name")).replace("-", "_"), str(types[field.get("domain") or field.get("type")]))
+                (
+                    re.sub("[- ]", "_", str(field.get("name"))),
+                    str(types.get(kind := field.get("domain") or field.get("type"), kind)),
+                )
                 for field in method.iter("field")
             )
             code = int(str(each.get("index"))) << 16 | int(str(method.get("index")))
-            yield RENAMED.get(name, name), code, fields, method.get("content") == "1"
+            yield renamed.get(name, name), code, fields, method.get("content") == "1"
 
 
 def test_every_method_is_in_the_table_as_it_is_specified() -> None:
     table = {(each.name, each.code, each.fields, each.has_content) for each in METHODS if not each.is_extension}
     assert table == set(specified())
     assert len(BY_NAME) == len(METHODS) == len({each.code for each in METHODS})
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "renamed", "unused"),
+    [
+        (AMQP_0_9, "amqp-0-9-qpid-stripped.xml", RENAMED, {"redirect", "ping", "pong", "resume", "ok"}),
+        (AMQP_0_8, "amqp-0-8-qpid-stripped.xml", {}, {"redirect", "alert"}),
+    ],
+)
+def test_every_method_of_an_older_version_is_in_its_table(
+    version: Version, file: str, renamed: Mapping[str, str], unused: set[str]
+) -> None:
+    """But for those of classes that are not implemented, and those that clients do not send.
+
+    Clients of AMQP 0-8 can unbind queues, which RabbitMQ had added.
+    """
+    path = SPECIFICATIONS / file
+    classes = {
+        int(str(each.get("index"))): each.get("name") for each in ElementTree.parse(path).getroot().iter("class")
+    }
+    assert {number: classes[number] for number in version.missing} == version.missing
+    expected = {
+        (name, code, fields)
+        for name, code, fields, _ in specified(path, renamed)
+        if code >> 16 not in version.missing and name.partition(".")[2] not in unused
+    }
+    table = {(each.name, each.code, each.fields) for each in version.by_code.values()}
+    added = {each for each in table - expected if version is AMQP_0_8 and each[0].startswith("queue.unbind")}
+    assert table - added == expected
+    assert version.by_name == {each.name: each for each in version.by_code.values()}
+
+
+def test_amqp_0_8_as_it_was_published_differs_in_two_methods() -> None:
+    """The bytes are those of amqplib 1.0.2."""
+    changed = {*AMQP_0_8_PUBLISHED.by_code.values()} ^ {*AMQP_0_8.by_code.values()}
+    assert {each.name.partition("-")[0] for each in changed} == {"basic.consume", "basic.recover"}
+    method, values = decode_method(b"\0\x3c\0\x14\0\1\1q\1c\4", AMQP_0_8_PUBLISHED)
+    assert (method.name, values["queue"], values["exclusive"], "arguments" in values) == (
+        "basic.consume",
+        "q",
+        True,
+        False,
+    )
+    assert decode_method(b"\0\x3c\0\x64\1", AMQP_0_8_PUBLISHED)[0].name == "basic.recover-async"
 
 
 def test_properties_are_those_of_the_specification() -> None:
@@ -493,3 +549,27 @@ def test_acks_are_counted_up_to_the_first_that_is_not_the_next(first: int, count
     before = b"before"
     data = before + data + last
     assert count_acks(data + more, len(before), len(data)) == (first, count)
+
+
+@given(
+    tags=st.lists(st.integers(1, (1 << 64) - 2), min_size=1, max_size=20, unique=True).map(sorted),
+    other=st.sampled_from(["lower", "same", "all", "single", "bits", "channel", "end", "cut", "none"]),
+    more=st.binary(max_size=50),
+)
+def test_acks_with_multiple_are_found_as_long_as_they_ascend(tags: list[int], other: str, more: bytes) -> None:
+    following = tags[-1] + 1
+    last = {
+        "lower": _ack_frame(tags[-1] - 1, multiple=True),
+        "same": _ack_frame(tags[-1], multiple=True),
+        "all": _ack_frame(0, multiple=True),
+        "single": _ack_frame(following),
+        "bits": _ack_frame(following, multiple=True)[:-2] + bytes((3, 0xCE)),
+        "channel": _ack_frame(following, 2, multiple=True),
+        "end": _ack_frame(following, multiple=True, end=0),
+        "cut": _ack_frame(following, multiple=True)[:20],
+        "none": b"",
+    }[other]
+    before = b"before"
+    data = before + b"".join(_ack_frame(tag, multiple=True) for tag in tags) + last
+    assert multiple_acks(data + more, len(before), len(data)) == tags
+    assert multiple_acks(_ack_frame(tags[0]), 0, 21) == []

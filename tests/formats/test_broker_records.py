@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from qstore.formats.amqp_0_10.maps import decode_map
 from qstore.formats.broker_records.topology import (
     HOST_SEPARATOR,
+    REPLICATION_KEY,
     Binding,
     Bridge,
     Exchange,
@@ -304,6 +305,11 @@ def test_passwords_of_links_are_left_out() -> None:
     assert isinstance(shown, GeneralObject)
     assert "s3cret" not in str(shown)
     assert shown.properties.get("number") == mixed.get("number")
+
+
+def test_the_key_of_replicated_copies_is_left_out() -> None:
+    record = GeneralObject(REPLICATION_KEY, '["copies"]', typed_map({"key": "5ec2e7"}))
+    assert without_passwords(record) == replace(record, properties=typed_map({}))
 
 
 @pytest.mark.parametrize(

@@ -89,18 +89,42 @@ def test_conditions_have_limits() -> None:
             parse_predicate(condition)
 
 
-@pytest.mark.parametrize("expression", ["(a+)+$", "(?=a)", r"(a)\1", "a*b*c*", "a{2,}b{3,}c{4,}", "x" * 257, "(a|b)*"])
+@pytest.mark.parametrize(
+    "expression",
+    ["(a+)+$", "(?=a)", r"(a)\1", "a*b*c*", "a{2,}b{3,}c{4,}", "x" * 257, "(a|b)*", "a?" * 30 + "b",
+     "(a|a)" * 30 + "b", "a*a*b", ".*a*a*b", "^x|.*a*b"],
+)  # fmt: skip
 def test_an_expression_that_could_take_long_is_refused(expression: str) -> None:
     with pytest.raises(PredicateError):
         bounded_pattern(expression)
 
 
-@pytest.mark.parametrize("expression", ["^a.*b.*$", r"[)*+]\)\*", "(a|b)c", "a?b?c?", r"\[x\]+", "[^]a]x"])
+@pytest.mark.parametrize(
+    "expression", ["^a.*b.*$", r"[)*+]\)\*", "(a|b)c", "a?b?c?", r"\[x\]+", "[^]a]x", ".*a.*", "^(a|b).*"]
+)
 def test_other_expressions_are_accepted(expression: str) -> None:
     bounded_pattern(expression)
 
 
+def test_any_text_at_the_beginning_is_not_searched_for() -> None:
+    """It would be tried from each place: the time would grow with the third power of the length."""
+    assert bounded_pattern(".*.*a*b").pattern == "a*b"
+    assert bounded_pattern(".*?a*b").pattern == "a*b"
+    assert bounded_pattern(".*+a").pattern == ".*+a"  # this one keeps what it has matched
+    assert bounded_pattern(".*").search("")
+
+
+def test_the_expressions_of_a_condition_are_bounded_together() -> None:
+    one = ["re_match", "name", ["quote", "a.*b"]]
+    parse_predicate(["or", *[one] * 12])
+    with pytest.raises(PredicateError, match="too long together"):
+        parse_predicate(["or", *[one] * 13])
+
+
 @example("[[")  # Python warns of it
+@example("a?" * 30 + "b")
+@example("(a|a)" * 30 + "b")
+@example("a*a*b")
 @given(st.text(alphabet="ab.*+?()[]{}|\\^$1,:=", max_size=20))
 @examples(400)
 def test_no_expression_takes_long(expression: str) -> None:

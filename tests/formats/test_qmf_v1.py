@@ -164,3 +164,11 @@ def test_any_bytes_are_a_message_or_refused(content: bytes, opcode: str) -> None
         values = [found.fields[name] for name, _ in FIELDS[found.opcode]]
         if not any(isinstance(each, TypedMap) for each in values):
             assert encode_message(found.opcode, found.sequence, *values, rest=body[found.end :]) == body
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("float", 1e300), ("uint32", float("inf")), ("object", "ab"), ("array", (("nonsense", 1),))]
+)
+def test_what_a_type_cannot_carry_is_an_error_of_the_format(kind: str, value: object) -> None:
+    with pytest.raises(QmfError):
+        encode(kind, value)

@@ -88,6 +88,18 @@ def test_never_written() -> None:
     assert decode_file_header(bytes(512)) is None
 
 
+@given(HEADERS_2, st.integers(0, 511), st.binary(max_size=2))
+def test_oddities_are_the_same_if_the_header_is_known(header: FileHeader, at: int, content: bytes) -> None:
+    sector = bytearray(encode_file_header(header))
+    sector[at : at + len(content)] = content
+    sector = sector[:512].ljust(512, b"\xff")
+    try:
+        known = decode_file_header(bytes(sector))
+    except RhmError:
+        return
+    assert header_oddities(bytes(sector), known) == header_oddities(bytes(sector))
+
+
 CREATION = FileHeader(2, 0, 3, 0, 5, 6, queue_id=9, incarnation=10, slot=1)
 
 
