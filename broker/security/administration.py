@@ -19,7 +19,7 @@ from typing import Final
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, PreconditionFailedError
-from qstore.broker.model.events import AccessChanged
+from qstore.broker.model.events import AccessChanged, UserDeleted
 from qstore.broker.model.parameters import Parameter
 from qstore.broker.model.policies import POLICY, Policy
 from qstore.broker.security.acl.control import AccessControl
@@ -114,6 +114,8 @@ class Administration:
                 raise InvalidArgumentError(f"user {printable(name)} cannot be deleted: {error}") from None
         self._told("user", name, "deleted", caller)
         self._control.permissions_changed()
+        broker = self._control.broker
+        broker.events.emit(UserDeleted(f"{name}@{broker.settings.realm}"))
 
     async def password_hash(self, name: str, caller: Caller) -> tuple[str, str]:
         """The algorithm and the hash of a user's password, for definitions of another broker: `put_user` takes them.

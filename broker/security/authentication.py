@@ -30,6 +30,7 @@ from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import Challenge, Failure, Login, Outcome, ServerMechanism
 from qstore.broker.security.sasl.simple import AMQPLAIN, ANONYMOUS, EXTERNAL, PLAIN
 from qstore.broker.security.sasl.table import TABLE, Needs, server_mechanism
+from qstore.broker.security.tls import TlsFacts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 
@@ -42,12 +43,16 @@ class PeerSecurity(NamedTuple):
         is_encrypted: whether it is encrypted with TLS.
         certificate_user: the user id in the client's certificate; empty if it has none.
         internal_user: the user id for whom the broker is a client of itself (`network/direct`); empty for others.
+        ssf: bits of the key of TLS (security strength factor); 0 without it.
+        tls: what its handshake has agreed on; None without it, or if that is not known.
     """
 
     is_local: bool
     is_encrypted: bool = False
     certificate_user: str = ""
     internal_user: str = ""
+    ssf: int = 0
+    tls: TlsFacts | None = None
 
 
 class LoginOptions(NamedTuple):
@@ -159,12 +164,16 @@ class Authentication:
             return text, "without a user file only clients on this host can log in; see --user-file"
         return text, "none of the mechanisms is possible here; see --sasl-mechanisms"
 
-    def mechanism(self, name: str, security: PeerSecurity) -> ServerMechanism | None:
-        """The mechanism that a client has chosen; None if it is not offered."""
+    def mechanism(self, name: str, security: PeerSecurity, *, has_layers: bool = False) -> ServerMechanism | None:
+        """The mechanism that a client has chosen; None if it is not offered.
+
+        With `has_layers` a security layer may follow the login, unless there is TLS.
+        """
         if name not in self.mechanisms(security):
             return None
         user = security.internal_user or security.certificate_user
-        return server_mechanism(name, Login(self._options.realm, self._users, user, self._host))
+        has_layers = has_layers and not security.is_encrypted
+        return server_mechanism(name, Login(self._options.realm, self._users, user, self._host, has_layers))
 
 
 def unusable(names: Sequence[str]) -> list[str]:
@@ -186,14 +195,16 @@ class LoginAttempt:
     Args:
         authentication: how clients log in.
         security: the properties of the client's connection.
+        has_layers: whether its protocol has a place where security layers begin.
 
     Attributes:
+        security: as above.
         offered: the mechanisms to offer, most preferred first.
         mechanism: the name of the chosen mechanism; empty before, or if it is not offered.
     """
 
-    def __init__(self, authentication: Authentication, security: PeerSecurity) -> None:
-        self._authentication, self._security = authentication, security
+    def __init__(self, authentication: Authentication, security: PeerSecurity, *, has_layers: bool = False) -> None:
+        self._authentication, self.security, self._has_layers = authentication, security, has_layers
         self._mechanism: ServerMechanism | None = None
         self._challenges = 0
         self.offered = authentication.mechanisms(security)
@@ -203,7 +214,7 @@ class LoginAttempt:
         """The client has chosen a mechanism, with its first response; None if it sent none."""
         if self._mechanism is not None:
             return Failure("a second mechanism was chosen")
-        self._mechanism = self._authentication.mechanism(name, self._security)
+        self._mechanism = self._authentication.mechanism(name, self.security, has_layers=self._has_layers)
         if self._mechanism is None:
             return Failure(f"mechanism {name[:64]!a} is not offered")
         self.mechanism = name
@@ -230,4 +241,4 @@ class LoginAttempt:
 
     def why_none(self) -> tuple[str, str]:
         """Why nothing is offered: for the client, and for the log."""
-        return self._authentication.why_none(self._security)
+        return self._authentication.why_none(self.security)

@@ -72,9 +72,11 @@ _ON_TARGET: Final = {
     Action.REROUTE: "exchangename",
 }  # fmt: skip
 _WILDCARDS: Final = frozenset("*#")
-_MANAGEMENT: Final = ("qmf.", "qpid.management")
-_PUBLICATIONS: Final[Mapping[str, str]] = {"qmf.default.topic": "agent", "qpid.management": "console"}
-"""Exchange of management -> the first word of the keys of what is published there about all of the broker."""
+_MANAGEMENT: Final = ("qmf.", "qpid.management", "$management")
+_PUBLICATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "qmf.default.topic": ("agent",), "qpid.management": ("console", "mgmt"),
+}  # fmt: skip
+"""Exchange of management -> the first words of the keys of what is published there about all of the broker."""
 
 Sight: TypeAlias = Callable[[str, str], bool]
 """Whether a user sees an object, by its virtual host and the user whose client it belongs to; empty for no client's."""
@@ -307,10 +309,10 @@ def _manages(
 
 def _hears_publications(host: str, exchange: str, asked: Mapping[str, str]) -> bool:
     """Whether a binding may match what management publishes about all of the broker."""
-    word = _PUBLICATIONS.get(exchange) if host == DEFAULT_HOST else None
-    if word is None:
+    words = _PUBLICATIONS.get(exchange) if host == DEFAULT_HOST else None
+    if words is None:
         return False
-    return asked.get("routingkey", "").partition(".")[0] in (word, *_WILDCARDS)
+    return asked.get("routingkey", "").partition(".")[0] in (*words, *_WILDCARDS)
 
 
 def _topics(name: tuple[str, ...], values: Values) -> _Topics:

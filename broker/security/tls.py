@@ -33,10 +33,10 @@ import re
 import ssl
 import stat
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qstore.broker.security.users.verifiers import MAX_NAME, is_user_name
 from qstore.broker.settings import TlsSettings
@@ -77,6 +77,23 @@ def tls_reason(error: ssl.SSLError) -> str:
 # ---- one connection ----
 
 _RECORD: Final = 16 * 1024  # bytes: the plain content of a record at most (RFC 8446, section 5.1)
+
+
+class TlsFacts(NamedTuple):
+    """What the handshake has agreed on. All empty if that is not known.
+
+    Attributes:
+        version: TLSv1.2 or TLSv1.3.
+        cipher: the cipher suite, by OpenSSL's name.
+        subject, issuer: names in the peer's certificate, as RFC 4514 writes them; empty if it has none.
+        validity: of the certificate: its first and its last moment in UTC, as ISO 8601 writes them; likewise.
+    """
+
+    version: str = ""
+    cipher: str = ""
+    subject: str = ""
+    issuer: str = ""
+    validity: str = ""
 
 
 class TlsSession:
@@ -165,10 +182,53 @@ class TlsSession:
         return self._object.getpeercert() or {}
 
     @property
+    def ssf(self) -> int:
+        """Bits of the key, once the handshake is complete."""
+        cipher = self._object.cipher()
+        return 0 if cipher is None else cipher[2]
+
+    @property
+    def facts(self) -> TlsFacts:
+        """What the handshake has agreed on, once it is complete."""
+        certificate, cipher = self.certificate, self._object.cipher()
+        moments = [_moment(certificate[name]) for name in ("notBefore", "notAfter") if name in certificate]
+        return TlsFacts(
+            self._object.version() or "",
+            cipher[0] if cipher else "",
+            _name_text(certificate.get("subject", ())),
+            _name_text(certificate.get("issuer", ())),
+            " - ".join(moments),
+        )
+
+    @property
     def version(self) -> str:
         """Version and cipher, for the log."""
         cipher = self._object.cipher()
         return f"{self._object.version()}, {cipher[0] if cipher else 'no cipher'}"
+
+
+_SHORT: Final = {
+    "commonName": "CN", "countryName": "C", "domainComponent": "DC", "localityName": "L", "organizationName": "O",
+    "organizationalUnitName": "OU", "stateOrProvinceName": "ST", "streetAddress": "STREET", "userId": "UID",
+}  # fmt: skip
+_special = re.compile(r'[,+"\\<>;=]|^[ #]| $')
+
+
+def _name_text(names: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """A name of a certificate, as `ssl` describes it, in the form of RFC 4514: the most specific part first."""
+    return ",".join(
+        "+".join(f"{_SHORT.get(kind, kind)}={_special.sub(_escaped, value)}" for kind, value in parts)
+        for parts in reversed(list(names))
+    )
+
+
+def _moment(text: str) -> str:
+    """A time of a certificate, as `ssl` writes it, in the form of ISO 8601."""
+    return f"{datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
 
 
 # ---- the broker's certificate ----

@@ -199,7 +199,7 @@ def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
 def test_version_3() -> None:
     found = rules(
         "# grammar of the proposal",
-        "CONFIG defaultallow = true transitive=FALSE",
+        "CONFIG defaultallow = true controlled=FALSE",
         "Group Writers 'adk@iterator' kim@QPID",
         '110 ALLOW "adk@iterator" ACCESS VIRTUALHOST',
         "210 ALLOW-LOG \\",
@@ -235,10 +235,98 @@ def test_version_3() -> None:
         (["1 EAT"], '"EAT" is not ACL, GROUP, QUOTA, CONFIG or a permission'),
         (["ACL ALLOW ALL CREATE QUEUE a b c"], '"a" is not followed by = and a value'),
         (["1 ACL ALLOW"], "Insufficient tokens"),
+        (["CONFIG expand=true", "ALLOW all PUBLISH TOPIC durable=true"], "has only the properties name and routingkey"),
+        (["CONFIG transitive=true", "ALLOW all CREATE QUEUE routingkey=x"], "the rule must name the queue"),
     ],
 )
 def test_errors_of_version_3(lines: list[str], reason: str) -> None:
     assert reason in refused(*lines)
+
+
+def decided(found: RuleSet, user: str, question: str, **asked: str) -> bool:
+    """Whether a user may do something: `create queue q`."""
+    action, what, *name = question.split()
+    by = Engine(found)
+    return by.decide(user, Action(action), ObjectType(what), "".join(name), asked or None).allows
+
+
+def test_temporary_and_owner_of_version_3() -> None:
+    found = rules(
+        '230 ALLOW "adk@iterator" CREATE QUEUE name="adk.*" owner="adk@iterator"',
+        '240 ALLOW "adk@iterator" CREATE QUEUE temporary="true" owner="adk@iterator"',
+        "250 DENY all DELETE QUEUE temporary=TRUE",
+        "260 ALLOW all DELETE QUEUE",
+    )
+    assert not found.warnings
+    mine, others = {"owner": "adk@iterator"}, {"owner": "kim@iterator"}
+    assert decided(found, "adk@iterator", "create queue adk.x", temporary="false", **mine)
+    assert not decided(found, "adk@iterator", "create queue adk.x", temporary="false", **others)
+    assert not decided(found, "adk@iterator", "create queue other", temporary="false", **mine)
+    assert decided(found, "adk@iterator", "create queue other", temporary="true", **mine)
+    assert not decided(found, "kim@iterator", "create queue other", temporary="true", **others)
+    assert not decided(found, "kim@iterator", "delete queue other", temporary="true", **others)
+    assert decided(found, "kim@iterator", "delete queue other", temporary="false", owner="")
+
+
+def test_transitive_rules_of_version_3() -> None:
+    found = rules(
+        '1 ALLOW a@Q CREATE QUEUE QueueName="kitten" Routingkey="chocolate biscuits" ExchangeName=amq.direct',
+        "CONFIG transitive=true",
+        '2 ALLOW b@Q CREATE QUEUE Owner="b@Q" QueueName="kitten.*" Routingkey="chocolate biscuits"',
+        "3 ALLOW-LOG c@Q CREATE QUEUE temporary=true",
+        "4 ALLOW d@Q CREATE QUEUE durable=false",
+        "5 DENY e@Q CREATE QUEUE",
+        "6 ALLOW f@Q CONSUME QUEUE name=q",
+    )
+    assert [(each.line, each.reason[:16]) for each in found.warnings] == [(1, "ACL rule ignored")]
+    shown = [(each.number, each.line, str(each)) for each in found.rules]
+    assert shown[:3] == [
+        (2, 3, "allow b@Q create queue owner=b@Q name=kitten.*"),
+        (3, 3, "allow b@Q access virtualhost"),
+        (4, 3, "allow b@Q bind exchange queuename=kitten.* routingkey=chocolate biscuits"),
+    ]
+    assert decided(found, "b@Q", "bind exchange x", queuename="kitten.1", routingkey="chocolate biscuits")
+    assert not decided(found, "b@Q", "bind exchange x", queuename="kitten.1", routingkey="else")
+    assert not decided(found, "b@Q", "bind exchange x", queuename="dog", routingkey="chocolate biscuits")
+    assert not decided(found, "a@Q", "create queue kitten", temporary="false")
+    assert decided(found, "c@Q", "bind exchange x", queuename="TempQueue7", routingkey="any")
+    assert not decided(found, "c@Q", "bind exchange x", queuename="q", routingkey="any")
+    assert decided(found, "d@Q", "access virtualhost blue")
+    assert not decided(found, "d@Q", "bind exchange x", queuename="q", routingkey="any")
+    assert not decided(found, "e@Q", "access virtualhost blue")
+    assert decided(found, "f@Q", "access virtualhost blue")
+
+
+def test_expanded_rules_of_version_3() -> None:
+    found = rules(
+        "CONFIG expand=true",
+        'ALLOW a@Q PUBLISH TOPIC name="news.*"',
+        "ALLOW b@Q CONSUME TOPIC routingkey='news.#.uk'",
+        "DENY c@Q CONSUME TOPIC name=secret",
+        "ALLOW c@Q BIND EXCHANGE",
+        'ALLOW d@Q PUBLISH QUEUE routingkey="adk.export"',
+        'ALLOW d@Q PUBLISH QUEUE name="adk.*.x"',
+        "ALLOW e@Q ALL TOPIC name=t",
+    )
+    assert not found.warnings
+    assert str(found.rules[0]) == "allow a@Q publish exchange name=amq.topic routingkey=news.*"
+    assert decided(found, "a@Q", "publish exchange amq.topic", routingkey="news.uk.london")
+    assert not decided(found, "a@Q", "publish exchange amq.topic", routingkey="weather")
+    assert not decided(found, "a@Q", "publish exchange amq.direct", routingkey="news.uk")
+    assert decided(found, "b@Q", "create queue x", temporary="true")
+    assert not decided(found, "b@Q", "create queue x", temporary="false")
+    assert decided(found, "b@Q", "consume queue tmp_1")
+    assert not decided(found, "b@Q", "consume queue orders")
+    assert decided(found, "b@Q", "bind exchange amq.topic", queuename="tmp_1", routingkey="news.a.uk")
+    assert not decided(found, "b@Q", "bind exchange amq.topic", queuename="orders", routingkey="news.a.uk")
+    assert not decided(found, "c@Q", "bind exchange amq.topic", queuename="q", routingkey="secret")
+    assert decided(found, "c@Q", "bind exchange amq.topic", queuename="q", routingkey="open")
+    assert decided(found, "d@Q", "publish exchange", routingkey="adk.export")
+    assert decided(found, "d@Q", "publish exchange", routingkey="adk.*.x")  # a name is no pattern
+    assert not decided(found, "d@Q", "publish exchange", routingkey="adk.1.x")
+    for question in ("publish exchange amq.topic", "bind exchange amq.topic", "unbind exchange amq.topic"):
+        assert decided(found, "e@Q", question, routingkey="t", queuename="tmp_1")
+        assert not decided(found, "e@Q", question, routingkey="other", queuename="tmp_1")
 
 
 # ---- version 1 ----

@@ -31,6 +31,7 @@ import qstore.broker
 from qstore.broker.federation.federation import Federation
 from qstore.broker.federation.shovel import Shovels
 from qstore.broker.federation.upstreams import Upstreams
+from qstore.broker.management import proxies
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.classes import CLASSES
 from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
@@ -44,6 +45,7 @@ from qstore.broker.protocols.amqp_0_9_1.methods import METHODS as BASIC_METHODS
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS as COMMANDS_0_10
 from qstore.broker.protocols.amqp_0_10.commands import DECLARATIONS, QUERIES
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
+from qstore.broker.protocols.amqp_1_0.message import new_sections
 from qstore.broker.security.acl.control import AccessControl, control_access
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -62,7 +64,7 @@ from qstore.formats.amqp_1_0.sections import (
     encode_section,
 )
 from qstore.formats.amqp_1_0.values import Value
-from qstore.formats.qmf.v1 import encode_message
+from qstore.formats.qmf.v1 import Dialect, encode_message
 from qstore.formats.values import typed_map, typed_value
 from tests.broker.federation.linked import Wire as LinkWire
 from tests.broker.federation.worlds import Worlds
@@ -84,6 +86,8 @@ BARRED: Final = (
     "acl deny bob@QPID publish exchange name=amq.default routingkey=secret",
     "acl deny bob@QPID publish exchange name=kx routingkey=hot.#",
     "acl deny bob@QPID publish exchange name=qpid.management routingkey=schema.#",
+    "acl deny bob@QPID publish exchange name=qpid.management routingkey=mgmt.#",
+    "acl deny bob@QPID publish exchange name=qpid.management routingkey=agent.#",
     "acl deny bob@QPID purge queue name=secret",
     "acl deny bob@QPID unbind exchange name=kd",
     "acl deny bob@QPID access transaction name=alice@QPID",
@@ -109,7 +113,8 @@ class Granted(NamedTuple):
 
 
 BARRED_BY_PERMISSIONS: Final = Granted(
-    "^(?!secret$|kd$)", "", {"amq.default": "^(?!secret$)", "kx": "^(?!hot)", "qpid.management": "^(?!schema)"},
+    "^(?!secret$|kd$)", "",
+    {"amq.default": "^(?!secret$)", "kx": "^(?!hot)", "qpid.management": "^(?!schema|mgmt|agent)"},
     ("management", "policymaker"),
 )  # fmt: skip
 OPEN_BY_PERMISSIONS: Final = Granted("", "", {}, ("administrator",))
@@ -417,7 +422,7 @@ class Stage:
         register_listener(broker, new_transfer)
         broker.self_destruct = lambda host, name: self._run(host.topology.self_destruct(name), lambda _: None)
         self.managed = managed(broker, "1.2")
-        self.agent = Agent(self.managed, new_transfer, self._run)
+        self.agent = Agent(self.managed, new_transfer, new_sections, self._run)
         admin = self.admin = Modern(world, "admin")
         for name in ("secret", "hot"):
             admin.queue(name)
@@ -873,6 +878,13 @@ def _reply_of_locate(stage: Stage, bob: Bob) -> None:
         stage.ask(bob, "_agent_locate_request", {}, reply_to)
 
 
+@road("the reply to a subscription")
+def _reply_of_subscription(stage: Stage, bob: Bob) -> None:
+    query = {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}}
+    for reply_to in _ways_to_reply(bob):
+        stage.ask(bob, "_subscribe_request", {"_query": query}, reply_to)
+
+
 @road("the reply to a request that fails")
 def _reply_of_failure(stage: Stage, bob: Bob) -> None:
     for reply_to in _ways_to_reply(bob):
@@ -882,7 +894,34 @@ def _reply_of_failure(stage: Stage, bob: Bob) -> None:
 @road("the reply to a request of QMF version 1")
 def _reply_of_version_1(stage: Stage, bob: Bob) -> None:
     for reply_to in _ways_to_reply(bob):
-        bob.publish("qpid.management", "broker", encode_message("B", 7), reply_to=reply_to)
+        for dialect in Dialect:
+            bob.publish("qpid.management", "broker", encode_message("B", 7, dialect=dialect), reply_to=reply_to)
+            stage.world.run()
+
+
+@road("a request for an agent of version 1")
+def _request_for_agent(stage: Stage, bob: Bob) -> None:
+    stage.admin.bind("hot", "qpid.management", "agent.1.10")
+    attach = encode_message("A", 1, "sensors", UUID(int=5), 0, 0)
+    bob.publish("qpid.management", "broker", attach, reply_to=("", "nowhere"))
+    stage.world.run()
+    content = {"_what": "OBJECT", "_object_id": {"_object_name": "com.example:sensor:0-1-1-10-7"}}
+    body, headers = encode_value(BY_NAME["map"], typed_value(content).value), {"qmf.opcode": "_query_request"}
+    name = f"qmf1:sensors:{UUID(int=5)}-10"
+    bob.publish(_QMF, name, body, headers=headers, reply_to=("", "nowhere"), content_type="amqp/map")
+    stage.world.run()
+
+
+@road("the schema of an agent of AM1")
+def _schema_of_agent_of_am1(stage: Stage, bob: Bob) -> None:
+    stage.admin.bind("hot", "qpid.management", "mgmt.*.schema.#")
+    key = "com.example", "sensor", bytes(16)
+    for body in (
+        encode_message("A", 1, "sensors", UUID(int=5), 0, dialect=Dialect.AM1),
+        encode_message("q", 2, *key, dialect=Dialect.AM1),
+        encode_message("s", 1, *key, rest=bytes(8), dialect=Dialect.AM1),
+    ):
+        bob.publish("qpid.management", "broker", body, reply_to=("", "nowhere"))
         stage.world.run()
 
 
@@ -1289,6 +1328,19 @@ def _delayed_alternate(stage: Stage, bob: Bob) -> None:
     _deliver(stage)
 
 
+_KINDS: Mapping[str, dict[str, Any]] = {
+    "x-consistent-hash": {"hash-property": "message_id"}, "x-modulus-hash": {}, "x-random": {}, "x-local-random": {},
+    "xml": {},
+    "x-recent-history": {"x-recent-history-length": 1},
+}  # fmt: skip
+for _kind, _given in _KINDS.items():
+
+    @road(f"an alternate exchange of one of his, of type {_kind}", *PROTOCOLS)
+    def _alternate_of_kind(_stage: Stage, bob: Bob, kind: str = _kind, given: dict[str, Any] = _given) -> None:
+        bob.exchange("mine", kind, "kx", given)
+        bob.publish("mine", "hot.1")
+
+
 # (h) shovels and upstreams that he sets
 
 
@@ -1471,6 +1523,12 @@ _CASES: Final = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _agents_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that bob attaches: the broker need not wait for them."""
+    monkeypatch.setattr(proxies, "TIMEOUT", 0.01)
+
+
 def _walk(stage: Stage, each: Road, protocol: str) -> None:
     bob = stage.bobs[PROTOCOLS.index(protocol)]
     each.walk(stage, bob)
@@ -1515,7 +1573,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_10/commands.py:do_transfers": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_10/commands.py:_transfer_immediate": "PUBLISH of its key, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_now": "PUBLISH of all of its keys, before",
-    "protocols/amqp_0_9_1/publishing.py:publish_mixed": "PUBLISH of each key, for messages like these before",
+    "protocols/amqp_0_9_1/gathering.py:put": "PUBLISH of each key, for messages like these before",
     "protocols/amqp_0_9_1/publishing.py:publish_run": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",
@@ -1534,7 +1592,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/settlement.py:reject": "declaration of the queue; CONSUME of who rejects",
     "model/settlement.py:_move": "declaration of the queue; CONSUME of who rejects",
     "model/topology/deletion.py:_move": "declaration of the queue; DELETE of who deletes",
-    "model/topology/bindings.py:_offer_last": "BIND",
+    "model/topology/bindings.py:_offer": "BIND",
     "model/exchanges/failover.py:announce": "BIND: the messages are the broker's",
     "model/replication/replica.py:_enqueue": "PUBLISH to the queue",
     "model/replication/source.py:to_queue": "declaration of the queue",
@@ -1561,11 +1619,13 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_9_1/channel.py:dequeue": "CONSUME",
     "protocols/amqp_0_9_1/consumer.py:deliver": "CONSUME",
     "protocols/amqp_1_0/session.py:dequeue": "CONSUME",
+    "protocols/amqp_1_0/session.py:dequeue_run": "CONSUME",
+    "protocols/amqp_1_0/links.py:deliver_run": "CONSUME",
     "protocols/amqp_1_0/links.py:_deliver": "CONSUME",
 }
 
 _ROUTING: Final = ("router", "transaction", "work")
-_MOVING: Final = frozenset(("publish", "publish_run", "publish_to", "put", "move", "divert"))
+_MOVING: Final = frozenset(("publish", "publish_run", "publish_to", "put", "put_run", "move", "divert"))
 _REMOVING: Final = frozenset(("dequeue", "dequeue_run", "purge"))
 _ENGINE: Final = ("model/router.py", "model/queues/", "model/residency/", "client/", "process/", "log/")
 
@@ -1622,6 +1682,7 @@ COMMANDS: Final[Mapping[str, str]] = {
         "UPDATE of the branch",
     ),
     "dtx.forget": "is not implemented",
+    "access.request": "grants a ticket of AMQP 0-8 and 0-9, which means nothing: each command is asked for itself",
     "message.resume": "tells only what the same user has sent; what follows is a message.transfer",
     **dict.fromkeys(
         (
@@ -1655,11 +1716,12 @@ METHODS: Final[Mapping[str, str]] = {
     "transaction.rollback": "UPDATE of the branch",
     "user.exportPassword": "the administrator, as changes of users",
     "broker.query": "ACCESS",
+    "routing.dryRun": "PUBLISH of its key",
     "broker.getTimestampConfig": "ACCESS BROKER",
     **dict.fromkeys(
         (
             "broker.setTimestampConfig", "broker.setLogLevel", "broker.setLogHiresTimestamp", "broker.shutdown",
-            "log.recent", "log.setStatus", "security.reload", "backup.begin",
+            "log.recent", "log.setStatus", "log.setStatusRules", "security.reload", "backup.begin",
         ),
         "UPDATE BROKER",
     ),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -145,6 +148,102 @@ def test_a_ticket_lets_its_principal_in(realm: Realm, broker: RunningBroker) -> 
     assert other.returncode == 1
     assert "GSSAPI" in other.stderr
     assert "Traceback" not in other.stderr + broker.log_text()
+
+
+class Wiretap:
+    """Passes the bytes of one connection on, and keeps them.
+
+    Args:
+        port: where to.
+        change: gets what the client sends, and may change it.
+    """
+
+    def __init__(self, port: int, change: Callable[[bytes], bytes] = bytes) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.seen = bytearray()
+        self._to, self._change = port, change
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # an end that is reset
+            self._serve()
+
+    def _serve(self) -> None:
+        with self._listener.accept()[0] as client, socket.create_connection(("127.0.0.1", self._to)) as server:
+            others = {client: server, server: client}
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(1 << 16)
+                    if not data:
+                        return
+                    self.seen += data
+                    others[source].sendall(self._change(data) if source is client else data)
+
+    def close(self) -> None:
+        self._thread.join(PATIENCE_SECONDS)
+        self._listener.close()
+
+
+BODY = "a body that is to be read by nobody else; " * 5_000  # of several parts of a layer
+
+
+PROGRAM = """
+import json, sys
+from qstore import Connection, Message
+from qstore.broker.management.console.blocking import Console
+
+tapped, direct, options = sys.argv[1:]
+body = sys.stdin.read().encode()
+with Connection(f"localhost:{tapped}", **json.loads(options)) as connection, connection.session() as session:
+    session.sender("q; {create: always}").send(Message(body))
+    message = session.receiver("q").fetch(timeout=60)
+    assert message.content == body
+    session.acknowledge()
+    with Connection(f"localhost:{direct}", sasl_max_ssf=0) as other, Console(other) as console:
+        print(max(each["saslSsf"] for each in console.query("connection")))
+"""
+
+
+def exchange(realm: Realm, broker: RunningBroker, tap: Wiretap, **options: object) -> subprocess.CompletedProcess[str]:
+    """Send a large message and get it back over a tapped connection; prints the strength that the broker shows."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tap.port), str(broker.port), json.dumps(options)], input=BODY,
+        capture_output=True, text=True, cwd=ROOT, env=os.environ | realm.environment, timeout=2 * PATIENCE_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", ["amqp0-10", "amqp1.0"])
+@pytest.mark.parametrize(("strongest", "shown", "is_readable"), [(256, 256, False), (1, 1, True), (0, 0, True)])
+def test_a_layer_protects_what_follows_the_login(
+    realm: Realm, broker: RunningBroker, protocol: str, strongest: int, shown: int, is_readable: bool
+) -> None:
+    realm.run("kinit", f"anna@{REALM}", given="secret\n")
+    tap = Wiretap(broker.port)
+    done = exchange(realm, broker, tap, protocol=protocol, sasl_max_ssf=strongest)
+    tap.close()
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == shown
+    assert (BODY[:40].encode() in tap.seen) == is_readable
+    assert "Traceback" not in broker.log_text()
+
+
+def test_what_was_changed_on_the_wire_ends_the_connection(realm: Realm, broker: RunningBroker) -> None:
+    realm.run("kinit", f"anna@{REALM}", given="secret\n")
+    tap = Wiretap(broker.port, lambda data: data.replace(b"nobody", b"nobodY"))
+    done = exchange(realm, broker, tap, sasl_max_ssf=1)
+    tap.close()
+    assert done.returncode == 1
+    assert broker.has_logged("security layer: Kerberos")
+
+
+def test_a_client_that_requires_more_than_there_is(realm: Realm, broker: RunningBroker) -> None:
+    realm.run("kinit", f"anna@{REALM}", given="secret\n")
+    done = send(realm, broker, "--connection-options", "{sasl_min_ssf: 1000, sasl_max_ssf: 2000}")
+    assert done.returncode == 1
+    assert "no security layer that sasl_min_ssf 1000 and sasl_max_ssf 2000 allow" in done.stderr
 
 
 def test_tokens_that_are_none(realm: Realm, broker: RunningBroker) -> None:

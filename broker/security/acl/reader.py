@@ -32,8 +32,23 @@ Strings are in `'` or `"`, or unquoted where they have no space, `=`, `#` or quo
 is a comment. A line continues on the next one if its last character but white space is `\`. `=` may have white space
 around it.
 
-CONFIG defaultallow and defaultdeny set the decision without a matching rule. Other settings of CONFIG (transitive,
-expand, controlled) makes rules of other rules, which this broker does not: it is warned of.
+CONFIG defaultallow and defaultdeny set the decision without a matching rule. Two other settings make further rules of
+those that follow them; they stand right after their rule, with its permission and subject:
+
+    expand      a rule about an object that the broker does not have is replaced:
+                  publish topic T     publish exchange amq.topic, with the routing key T
+                  create topic T      bind exchange amq.topic, likewise; so does delete, with unbind
+                  consume topic T     bind exchange amq.topic, likewise; if it allows, only queues of `_SUBSCRIPTIONS`,
+                                      which it may also create as temporary ones, and consume
+                  publish queue Q     publish exchange amq.default, with the routing key Q
+    transitive  an allowing rule brings what its operation needs:
+                  any of a queue or an exchange       access virtualhost
+                  create queue Q                      bind exchange, with the queue Q, and with the routingkey and the
+                                                      exchangename of the rule, if it has them; without a name only for
+                                                      temporary queues, those of `_SUBSCRIPTIONS`
+
+T is a name, of which a `*` at the end matches anything, or the value of `routingkey`, a topic pattern. `controlled`,
+about other sources of rules, has no effect: it is warned of.
 
 **Version 1.**
 
@@ -61,10 +76,8 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
-from xml.parsers import expat
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.security.acl.rules import (
@@ -95,6 +108,7 @@ from qstore.broker.security.acl.tables import (
     Property,
     lookups_for,
 )
+from qstore.formats.xml_tree import Element, XmlError, parse_xml
 
 MAX_FILE: Final = 4 << 20
 MAX_LINE: Final = 1024
@@ -325,10 +339,14 @@ def _triples(tokens: Sequence[_Token]) -> Iterator[tuple[_Token, _Token, _Token]
 
 def _configure(tokens: Sequence[_Token], line: int, text: str, builder: Builder) -> None:
     for name, equals, value in _triples(tokens):
-        given, flag = name.keyword, value.text.lower()
+        given, flag = name.keyword.replace("-", ""), value.text.lower()
         if not equals.is_equals or flag not in ("true", "false"):
             raise _TokenError(f'"{name.text}" is not followed by =true or =false')
-        if given not in _DEFAULTS:
+        if given == "expand":
+            builder.expands = flag == "true"
+        elif given == "transitive":
+            builder.is_transitive = flag == "true"
+        elif given not in _DEFAULTS:
             builder.warn(line, f"CONFIG {name.text} has no effect", text)
         elif flag == "true":
             builder.default = _DEFAULTS[given]
@@ -337,55 +355,18 @@ def _configure(tokens: Sequence[_Token], line: int, text: str, builder: Builder)
 # ---- version 1 ----
 
 _LIST: Final = "access_control_list"
-_MAX_DEPTH: Final = 32
-_MAX_ELEMENTS: Final = 200_000
 _TEMPORARY: Final = ("tmp_*", "TempQueue*")
 _KEY_PREFIX: Final = Property("routingkey", Kind.KEY_PREFIX, "routingkey")
 _SECTIONS: Final = ("access", "publish", "consume", "create")
 
 
-@dataclass(slots=True)
-class _Element:
-    name: str
-    line: int
-    text: str = ""
-    children: list[_Element] = field(default_factory=list)
-
-    def all(self, path: str) -> Iterator[_Element]:
-        """The elements on a path of names."""
-        name, _, rest = path.partition("/")
-        for child in self.children:
-            if child.name == name:
-                if rest:
-                    yield from child.all(rest)
-                else:
-                    yield child
-
-    def value(self, name: str) -> str | None:
-        """The text of a child; None if there is none."""
-        found = next(self.all(name), None)
-        return None if found is None else found.text.strip()
-
-    def lists(self) -> Iterator[_Element]:
-        """The access control lists in it."""
-        if self.name == _LIST:
-            yield self
-        else:
-            for child in self.children:
-                yield from child.lists()
-
-
 def _read_version_1(data: bytes, path: str, realm: str, find: Resolve) -> RuleSet:
     """Read the content of a file. Raises AclFileError."""
     try:
-        root = _parse(data)
-    except expat.ExpatError as error:
-        reason = f"not well-formed XML: {expat.ErrorString(error.code) or 'error'}"
-        raise AclFileError(path, [Problem(error.lineno, reason)]) from None
-    except (_XmlError, ValueError, LookupError) as error:
-        line = error.args[1] if isinstance(error, _XmlError) else 0
-        raise AclFileError(path, [Problem(line, str(error.args[0]))]) from None
-    lists = list(root.lists())
+        root = parse_xml(data)
+    except XmlError as error:
+        raise AclFileError(path, [Problem(error.line, str(error))]) from None
+    lists = list(root.named(_LIST))
     if len(lists) != 1:
         raise AclFileError(path, [Problem(0, f"the file has {len(lists)} elements <{_LIST}>; it must have one")])
     builder = Builder(path, 1, find)
@@ -394,42 +375,8 @@ def _read_version_1(data: bytes, path: str, realm: str, find: Resolve) -> RuleSe
     return builder.result()
 
 
-class _XmlError(Exception):
-    """The reason, and the line."""
-
-
-def _parse(data: bytes) -> _Element:
-    parser = expat.ParserCreate()
-    top = _Element("", 0)
-    open_elements = [top]
-    count = 0
-
-    def start(name: str, _attributes: dict[str, str]) -> None:
-        nonlocal count
-        count += 1
-        if len(open_elements) > _MAX_DEPTH or count > _MAX_ELEMENTS:
-            raise _XmlError("too many elements", parser.CurrentLineNumber)
-        element = _Element(name, parser.CurrentLineNumber)
-        open_elements[-1].children.append(element)
-        open_elements.append(element)
-
-    def end(_name: str) -> None:
-        open_elements.pop()
-
-    def characters(text: str) -> None:
-        open_elements[-1].text += text
-
-    def refuse(*_declaration: object) -> None:
-        raise _XmlError("a document type is not allowed", parser.CurrentLineNumber)
-
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
-    parser.StartDoctypeDeclHandler = refuse
-    parser.Parse(data, True)
-    return top
-
-
 class _Converter:
-    def __init__(self, source: _Element, realm: str, builder: Builder) -> None:
+    def __init__(self, source: Element, realm: str, builder: Builder) -> None:
         self._source, self._realm, self._builder = source, realm, builder
 
     def convert(self) -> None:
@@ -455,7 +402,7 @@ class _Converter:
             self._add(end, Permission.DENY, "all", None, action, object_type, ())
         self._add(end, Permission.ALLOW, "all", None, None, None, ())
 
-    def _publish(self, exchange: _Element) -> None:
+    def _publish(self, exchange: Element) -> None:
         name = exchange.value("name") or ""
         keys = list(exchange.all("routing_keys/routing_key"))
         for users in exchange.all("users"):
@@ -468,7 +415,7 @@ class _Converter:
             for users in key.all("users"):
                 self._allow(users, Action.PUBLISH, ObjectType.EXCHANGE, key=value, name=name)
 
-    def _create(self, queue: _Element) -> None:
+    def _create(self, queue: Element) -> None:
         name = queue.value("name")
         for place in (queue, *queue.all("exchanges/exchange")):
             exchange = place.value("name") if place is not queue else None
@@ -481,7 +428,7 @@ class _Converter:
                 if exchange is not None:
                     self._allow(users, Action.BIND, ObjectType.EXCHANGE, name=exchange)
 
-    def _names(self, queue: _Element) -> Iterator[str]:
+    def _names(self, queue: Element) -> Iterator[str]:
         if next(queue.all("temporary"), None) is not None:
             yield from _TEMPORARY
         name = queue.value("name")
@@ -490,7 +437,7 @@ class _Converter:
 
     def _allow(
         self,
-        users: _Element,
+        users: Element,
         action: Action | None,
         object_type: ObjectType | None,
         key: str | None = None,
@@ -540,7 +487,63 @@ _USER_NAME: Final = re.compile(r"[A-Za-z0-9_.@/:-]+")
 _ACTIONS: Final = {each.value: each for each in Action}
 _OBJECTS: Final = {each.value: each for each in ObjectType}
 _PERMISSIONS: Final = {each.value: each for each in Permission}
+_TOPIC: Final = "topic"
+_TOPIC_EXCHANGE: Final = "amq.topic"
+_DEFAULT_EXCHANGE: Final = "amq.default"
+_SUBSCRIPTIONS: Final = (*_TEMPORARY, "amq.gen-*", f"{_TOPIC_EXCHANGE}_*")
+"""Names of the temporary queues of subscriptions: of Java clients, of AMQP 0-9-1, and of Qpid's C++ and Python ones."""
 _COUNTED: Final[dict[str, Counted]] = {"connections": "connections", "queues": "queues"}
+
+
+class _Made(NamedTuple):
+    """What a rule is about: None for every action and object."""
+
+    action: Action | None
+    object_type: ObjectType | None
+    properties: tuple[tuple[Property, str], ...] = ()
+
+
+def _about(
+    action: Action, object_type: ObjectType, *more: tuple[Property, str] | None, **properties: str | None
+) -> _Made:
+    given = [(PROPERTIES[name], value) for name, value in properties.items() if value]
+    return _Made(action, object_type, (*given, *(each for each in more if each is not None)))
+
+
+def _expanded(action: str, what: str, given: Mapping[str, str], *, allows: bool) -> list[_Made]:
+    """What a rule about an object that the broker does not have means; empty if it means nothing."""
+    name, pattern = given.get("name"), given.get("routingkey")
+    key = (PROPERTIES["routingkey"], pattern) if pattern is not None else (_KEY_PREFIX, name) if name else None
+    publish, bind = Action.PUBLISH, Action.BIND
+    if what == ObjectType.QUEUE.value:
+        return [_about(publish, ObjectType.EXCHANGE, key, name=_DEFAULT_EXCHANGE)] if action == publish.value else []
+    made = []
+    if action in (ALL, publish.value):
+        made.append(_about(publish, ObjectType.EXCHANGE, key, name=_TOPIC_EXCHANGE))
+    if action in (ALL, Action.CREATE.value) or (action == Action.CONSUME.value and not allows):
+        made.append(_about(bind, ObjectType.EXCHANGE, key, name=_TOPIC_EXCHANGE))
+    if action in (ALL, Action.DELETE.value):
+        made.append(_about(Action.UNBIND, ObjectType.EXCHANGE, key, name=_TOPIC_EXCHANGE))
+    if action in (ALL, Action.CONSUME.value) and allows:
+        made.append(_about(Action.CREATE, ObjectType.QUEUE, temporary="true"))
+        for queue in _SUBSCRIPTIONS:
+            made.append(_about(Action.CONSUME, ObjectType.QUEUE, name=queue))
+            made.append(_about(bind, ObjectType.EXCHANGE, key, name=_TOPIC_EXCHANGE, queuename=queue))
+    return made
+
+
+def _brought(made: _Made, ways: Mapping[str, str]) -> list[_Made]:
+    """What else an allowed operation needs; `ways` are the properties of the binding of a queue."""
+    if made.object_type not in (ObjectType.QUEUE, ObjectType.EXCHANGE) or made.action is None:
+        return []
+    found = [_about(Action.ACCESS, ObjectType.VIRTUAL_HOST)]
+    if (made.action, made.object_type) == (Action.CREATE, ObjectType.QUEUE):
+        given = {each.name: value for each, value in made.properties}
+        queues = [given["name"]] if "name" in given else _SUBSCRIPTIONS if given.get("temporary") == "true" else []
+        exchange, key = ways.get("exchangename"), ways.get("routingkey")
+        keys = None if key is None else (PROPERTIES["routingkey"], key)
+        found += [_about(Action.BIND, ObjectType.EXCHANGE, keys, name=exchange, queuename=each) for each in queues]
+    return found
 
 
 class Statement(NamedTuple):
@@ -579,11 +582,13 @@ class Builder:
 
     Attributes:
         default: the decision without a matching rule.
+        expands, is_transitive: whether rules from now on make further ones (version 3).
     """
 
     def __init__(self, path: str, version: int, find: Resolve) -> None:
         self._path, self._version, self._find = path, version, find
         self.default = Permission.DENY
+        self.expands = self.is_transitive = False
         self._groups: dict[str, frozenset[str]] = {}
         self._depths: dict[str, int] = {}
         self._members = 0
@@ -645,9 +650,7 @@ class Builder:
             tokens = [*tokens, ALL]
         if len(tokens) < 3:
             raise _WrongError("Insufficient tokens for acl definition")
-        self._count += 1
-        if self._count > MAX_RULES:
-            raise _WrongError(f"more than {MAX_RULES:,} rules")
+        self._count_rule()
         permission = _PERMISSIONS.get(tokens[0])
         if permission is None:
             raise _WrongError(f'Unknown ACL permission "{tokens[0]}"')
@@ -661,17 +664,39 @@ class Builder:
         if object_type is None and what != ALL and what not in OLD_OBJECTS:
             raise _WrongError(f'Unknown ACL object "{what}"')
         properties, hosts, dead = self._properties(tokens[4:])
-        if tokens[2] in OLD_ACTIONS or what in OLD_OBJECTS:
+        given = {each.name: value for each, value in properties}
+        made = [_Made(action, object_type, tuple(properties))]
+        if self.expands and (found := _expanded(tokens[2], what, given, allows=permission.allows)):
+            if dead or given.keys() - {"name", "routingkey"}:
+                raise _WrongError(f"a rule about {tokens[2]} {what} has only the properties name and routingkey")
+            made = found
+        elif tokens[2] in OLD_ACTIONS or what in OLD_OBJECTS:
             raise _DeadError(_never_checked(tokens[2], what))
-        rule = Rule(
-            self._count, statement.line, permission, subject, users, action, object_type, tuple(properties), hosts
-        )
-        self._check_is_alive(rule, dead)
-        if self._mode is not None:
-            raise _DeadError(f"Rule ignored: rule {self._mode.number}, {self._mode}, has decided already")
-        if rule.is_mode:
-            self._mode = rule
-        self._rules.append(rule)
+        if self.is_transitive and permission.allows:
+            ways: dict[str, str] = {}
+            if (action, object_type) == (Action.CREATE, ObjectType.QUEUE):
+                ways = {each: given.pop(each) for each in ("routingkey", "exchangename") if each in given}
+                given.setdefault("name", given.pop("queuename", ""))
+                made = [_about(Action.CREATE, ObjectType.QUEUE, **given)]
+            brought = [each for one in made for each in _brought(one, ways)]
+            if ways and not any(each.action is Action.BIND for each in brought):
+                raise _WrongError("to bind a queue with routingkey and exchangename, the rule must name the queue")
+            made += dict.fromkeys(brought)
+        for number, each in enumerate(made):
+            if number:
+                self._count_rule()
+            rule = Rule(self._count, statement.line, permission, subject, users, *each, hosts)
+            self._check_is_alive(rule, dead)
+            if self._mode is not None:
+                raise _DeadError(f"Rule ignored: rule {self._mode.number}, {self._mode}, has decided already")
+            if rule.is_mode:
+                self._mode = rule
+            self._rules.append(rule)
+
+    def _count_rule(self) -> None:
+        self._count += 1
+        if self._count > MAX_RULES:
+            raise _WrongError(f"more than {MAX_RULES:,} rules")
 
     def _check_is_alive(self, rule: Rule, dead: Sequence[str]) -> None:
         action = ALL if rule.action is None else rule.action.value

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.security.acl.tables import ALL, Kind, Permission, Property, lookups_for
+from qstore.broker.security.acl.tables import ALL, Permission, Property, lookups_for
 
 _SHOWN = 100  # characters of a line
 _TOLD = 5  # problems in the text of an error
@@ -202,12 +202,8 @@ class Rule:
     def __str__(self) -> str:
         action = ALL if self.action is None else self.action.value
         object_type = ALL if self.object_type is None else self.object_type.value
-        given = "".join(f" {each.name}={_shown(each, value)}" for each, value in self.properties)
+        given = "".join(f" {each.name}={value}" for each, value in self.properties)
         return f"{self.permission.value} {self.subject} {action} {object_type}{given}"
-
-
-def _shown(each: Property, value: str) -> str:
-    return f"{value}*" if each.kind is Kind.KEY_PREFIX else value
 
 
 @dataclass(frozen=True, slots=True)

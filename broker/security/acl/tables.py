@@ -5,7 +5,8 @@ its action and object with all of its properties; rules are therefore checked ag
 manual lists. A limit is passed as one value (`queuemaxsize`), and compared with one or two properties of a rule.
 
 Sources: Qpid C++ Broker Book, tables 1.12 to 1.16 and the list of lookups in 1.5.2.5; MRG 2 Messaging User Guide, 10.2
-(maxqueuesize, maxqueuecount, passive); Qpid wiki, "v2 ACL file format" (owner, virtualhost, route).
+(maxqueuesize, maxqueuecount, passive); Qpid wiki, "v2 ACL file format" (virtualhost, route), "Andrew Kennedy's
+Proposal For ACL v3" (owner, temporary).
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def _limits(name: str, *, is_unlimited_at_zero: bool = False) -> tuple[Property,
 PROPERTIES: Final[Mapping[str, Property]] = {
     each.name: each
     for each in (
-        *_texts(Kind.TEXT, "name alternate exchangename queuename schemaclass schemapackage type"),
-        *_texts(Kind.FLAG, "autodelete durable exclusive paging"),
+        *_texts(Kind.TEXT, "name alternate exchangename owner queuename schemaclass schemapackage type"),
+        *_texts(Kind.FLAG, "autodelete durable exclusive paging temporary"),
         *_texts(Kind.POLICY, "policytype"),
         *_texts(Kind.KEY, "routingkey"),
         *_texts(Kind.HOST, "host"),
@@ -119,7 +120,7 @@ OLD_PROPERTIES: Final[Mapping[str, str]] = {
 EVERY: Final = "everyroutingkey"
 """The name under which a lookup passes a pattern: it is about all routing keys that match. No rule has it."""
 
-NEVER_ASKED: Final = frozenset(("passive", "owner", "nolocal", "noack", "nowait", "internal", "temporary"))
+NEVER_ASKED: Final = frozenset(("passive", "nolocal", "noack", "nowait", "internal"))
 """Properties of older manuals: a rule that has one never matches."""
 OLD_OBJECTS: Final = frozenset(("route", "topic", "object", "user", "log", "config"))
 """Objects of older manuals, likewise."""
@@ -173,7 +174,9 @@ def _lookup(event: str, action: Action, object_type: ObjectType, asked: str) -> 
 
 _EXCHANGE: Final = "name type alternate durable autodelete"
 _LIMITS: Final = "policytype queuemaxsize queuemaxcount"
-_QUEUE: Final = f"name alternate durable exclusive autodelete {_LIMITS}"
+_OWN: Final = "temporary owner"
+"""Properties of version 3 of the file, which qpidd does not know."""
+_QUEUE: Final = f"name alternate durable exclusive autodelete {_OWN} {_LIMITS}"
 _BINDING: Final = "name queuename routingkey"
 
 #: Number of a lookup, counted from 1 -> the lookup. The numbers are those of the manual; those from 36 on are this
@@ -210,7 +213,12 @@ LOOKUPS: Final[Mapping[int, Lookup]] = dict(
                 f"{_QUEUE} paging pages pagefactor filemaxsize filemaxcount",
             ),
             _lookup("Delete exchange", _A.DELETE, _O.EXCHANGE, "name type alternate durable"),
-            _lookup("Delete queue", _A.DELETE, _O.QUEUE, "name alternate durable exclusive autodelete policytype"),
+            _lookup(
+                "Delete queue",
+                _A.DELETE,
+                _O.QUEUE,
+                f"name alternate durable exclusive autodelete {_OWN} policytype",
+            ),
             _lookup("Management 'move queue' request", _A.MOVE, _O.QUEUE, "name queuename"),
             _lookup("AMQP 0-10 received message processing", _A.PUBLISH, _O.EXCHANGE, "name routingkey"),
             _lookup("AMQP 1.0 establish sender link to queue", _A.PUBLISH, _O.EXCHANGE, "routingkey"),

@@ -36,10 +36,33 @@ class Challenge(NamedTuple):
     data: bytes
 
 
+class LayerError(ValueError):
+    """A security layer cannot begin, or what was received is not protected by it."""
+
+
+class SecurityLayer(Protocol):
+    """Protects everything that follows a login, in both directions (RFC 4422, section 3.7).
+
+    Attributes:
+        ssf: its strength: bits of the key, or 1 for integrity only.
+    """
+
+    @property
+    def ssf(self) -> int:
+        """As above."""
+
+    def send(self, data: bytes) -> bytes:
+        """Protect bytes."""
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes that were protected, as far as they are complete. Raises LayerError."""
+
+
 class Success(NamedTuple):
-    """The client is authenticated: `user_id` is `name@REALM`."""
+    """The client is authenticated: `user_id` is `name@REALM`. `layer` protects what follows; None for none."""
 
     user_id: str
+    layer: SecurityLayer | None = None
 
 
 class Failure(NamedTuple):
@@ -110,12 +133,14 @@ class Login(NamedTuple):
         users: the users; None to accept every client under the name that it gives.
         certificate_user: the user id in the client's TLS certificate; empty if it has none.
         host: this host's name, in challenges.
+        has_layers: whether a security layer may follow the login.
     """
 
     realm: str
     users: Users | None = None
     certificate_user: str = ""
     host: str = "localhost"
+    has_layers: bool = False
 
     def local(self, name: str) -> str:
         """The user's name without the realm."""

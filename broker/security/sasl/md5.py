@@ -23,6 +23,8 @@ historic.
     user digest                ->   authenticated
 
 The server does not prove anything. Anyone who reads the exchange can search for the password in a dictionary.
+**CRAM-MD5-HASHED** and **CRAM-MD5-HEX**, of Apache's Java and .NET clients, have other keys, made from the password's
+MD5 (`verifiers.key_of_md5`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,13 @@ from qstore.broker.security.sasl.exchange import (
     acts_as_another,
     wrong,
 )
-from qstore.broker.security.users.verifiers import digest_md5_hash, hmac_from_states, is_user_name
+from qstore.broker.security.users.verifiers import (
+    CRAM,
+    cram_key,
+    digest_md5_hash,
+    hmac_from_states,
+    is_user_name,
+)
 
 DIGEST_MD5: Final = "DIGEST-MD5"
 _SERVICE: Final = "amqp"
@@ -214,18 +222,19 @@ class DigestMd5Client:
 
 # ---- CRAM-MD5 ----
 
-CRAM_MD5: Final = "CRAM-MD5"
-
 
 class CramMd5Server:
     """The server's end.
 
     Args:
+        name: the mechanism, one of `CRAM`.
         login: with users.
     """
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, name: str, login: Login) -> None:
+        assert name in CRAM
         assert login.users is not None
+        self._mechanism = name
         self._login, self._users = login, login.users
         self._challenge = f"<{secrets.token_hex(16)}.{int(time.time())}@{login.host}>".encode()
 
@@ -246,10 +255,10 @@ class CramMd5Server:
             return Failure("the SASL response is not a user name and a digest")
 
         def check() -> Answer:
-            right = hmac_from_states(self._users.cram_md5(name), self._challenge).hex().encode()
+            right = hmac_from_states(self._users.cram(self._mechanism, name), self._challenge).hex().encode()
             if hmac.compare_digest(right, digest.lower()):
                 return Success(self._login.user_id(name))
-            return wrong(self._login, name, CRAM_MD5)
+            return wrong(self._login, name, self._mechanism)
 
         return PasswordCheck(name, check)
 
@@ -260,7 +269,7 @@ class CramMd5Client:
 
     user: str
     password: str = field(repr=False)
-    name: str = CRAM_MD5
+    name: str
     is_complete: bool = True
 
     def start(self) -> bytes:
@@ -269,5 +278,5 @@ class CramMd5Client:
 
     def step(self, challenge: bytes, /) -> bytes:
         """User name and digest."""
-        digest = hmac.new(self.password.encode(), challenge, "md5").hexdigest()
+        digest = hmac.new(cram_key(self.name, self.password.encode()), challenge, "md5").hexdigest()
         return f"{self.user} {digest}".encode()

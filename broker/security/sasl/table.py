@@ -6,7 +6,7 @@
 | GSSAPI        | a keytab                         | -            | safe       | a Kerberos ticket  |
 | SCRAM-…       | a SCRAM verifier of each user    | hidden       | open       | name and password  |
 | DIGEST-MD5    | a DIGEST-MD5 verifier            | hidden       | open       | name and password  |
-| CRAM-MD5      | a CRAM-MD5 verifier              | hidden       | open       | name and password  |
+| CRAM-MD5-…    | a verifier for this mechanism    | hidden       | open       | name and password  |
 | PLAIN         | any verifier of the password     | in the clear | open       | name and password  |
 | AMQPLAIN      | any verifier of the password     | in the clear | open       | name and password  |
 | ANONYMOUS     | nothing                          | -            | safe       | nothing            |
@@ -23,10 +23,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from qstore.broker.security.sasl import kerberos
-from qstore.broker.security.sasl.exchange import ClientMechanism, Login, ServerMechanism
+from qstore.broker.security.sasl.exchange import ClientMechanism, Login, SecurityLayer, ServerMechanism
 from qstore.broker.security.sasl.kerberos import GSSAPI, GssapiClient, GssapiServer
 from qstore.broker.security.sasl.md5 import (
-    CRAM_MD5,
     DIGEST_MD5,
     CramMd5Client,
     CramMd5Server,
@@ -46,6 +45,7 @@ from qstore.broker.security.sasl.simple import (
     ExternalClient,
     ExternalServer,
 )
+from qstore.broker.security.users.verifiers import CRAM
 
 
 class Needs(Enum):
@@ -66,6 +66,7 @@ class Credentials(NamedTuple):
         has_certificate: whether the connection has a TLS client certificate.
         host: the name of the broker's host.
         service: the first part of the broker's Kerberos principal, `service/host@REALM`.
+        min_ssf, max_ssf: limits of the strength of a security layer of SASL; 0 and 0 for none, as over TLS.
     """
 
     user: str | None = None
@@ -73,6 +74,8 @@ class Credentials(NamedTuple):
     has_certificate: bool = False
     host: str = "localhost"
     service: str = kerberos.SERVICE
+    min_ssf: int = 0
+    max_ssf: int = 0
 
 
 class Mechanism(NamedTuple):
@@ -100,6 +103,13 @@ def _scram(name: str) -> Mechanism:
     )  # fmt: skip
 
 
+def _cram(name: str) -> Mechanism:
+    return Mechanism(
+        Needs.VERIFIERS, False, True, partial(CramMd5Server, name),
+        lambda given: CramMd5Client(given.user or "", given.password or "", name),
+    )  # fmt: skip
+
+
 def _clear_text(name: str) -> Mechanism:
     return Mechanism(
         Needs.VERIFIERS, True, True, partial(ClearTextServer, name),
@@ -110,16 +120,15 @@ def _clear_text(name: str) -> Mechanism:
 TABLE: Final[dict[str, Mechanism]] = {
     EXTERNAL: Mechanism(Needs.CERTIFICATE, False, False, ExternalServer, lambda _: ExternalClient()),
     GSSAPI: Mechanism(
-        Needs.KEYTAB, False, False, GssapiServer, lambda given: GssapiClient(given.service, given.host, given.user)
+        Needs.KEYTAB, False, False, GssapiServer,
+        lambda given: GssapiClient(given.service, given.host, given.user, given.min_ssf, given.max_ssf),
     ),
     **{name: _scram(name) for name in SCRAM},
     DIGEST_MD5: Mechanism(
         Needs.VERIFIERS, False, True, DigestMd5Server,
         lambda given: DigestMd5Client(given.user or "", given.password or "", given.host),
     ),
-    CRAM_MD5: Mechanism(
-        Needs.VERIFIERS, False, True, CramMd5Server, lambda given: CramMd5Client(given.user or "", given.password or "")
-    ),
+    **{name: _cram(name) for name in CRAM},
     **{name: _clear_text(name) for name in (PLAIN, AMQPLAIN)},
     ANONYMOUS: Mechanism(Needs.NOTHING, False, False, AnonymousServer, lambda _: AnonymousClient()),
 }  # fmt: skip
@@ -129,6 +138,11 @@ TABLE: Final[dict[str, Mechanism]] = {
 def server_mechanism(name: str, login: Login) -> ServerMechanism:
     """The server's end of the mechanism `name`. Raises KeyError if it is unknown."""
     return TABLE[name].server(login)
+
+
+def layer_of(mechanism: ClientMechanism | None) -> SecurityLayer | None:
+    """The security layer that a client has chosen for what follows its login; None for none."""
+    return mechanism.layer if isinstance(mechanism, GssapiClient) else None
 
 
 def choose_mechanism(
@@ -155,6 +169,8 @@ def choose_mechanism(
 
 
 def _is_possible(name: str, credentials: Credentials, *, is_explicit: bool) -> bool:
+    if credentials.min_ssf and name != GSSAPI:
+        return False
     match TABLE[name].needs:
         case Needs.VERIFIERS:
             return credentials.user is not None

@@ -7,7 +7,8 @@ r"""Users of other brokers' password files, to be taken over into a user file.
 | plain     | Apache's Java broker's PlainPasswordFile                | name:password                                 |
 | base64md5 | the same broker's Base64MD5PasswordFile                 | name:base64 of the password's MD5             |
 
-The last one has no passwords: PLAIN is the only mechanism for its users, until they get a new password.
+The last one has no passwords: until they get a new one, its users log in with PLAIN, or on request with
+CRAM-MD5-HASHED or CRAM-MD5-HEX, and with CRAM-MD5 if the client has the hash in place of the password.
 
 Sources: Qpid C++ Broker Book, 1.5.1.2 (sasldb); Java broker, "How do passwords work", the password files.
 """
@@ -19,7 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from qstore.broker.security.users.verifiers import ScryptVerifier, Verifiers, is_password, is_user_name, md5_text
+from qstore.broker.security.users.verifiers import Verifiers, is_password, is_user_name
 
 SASLDB: Final = "sasldb"
 PLAIN_FILE: Final = "plain"
@@ -42,7 +43,7 @@ class ImportedUser(NamedTuple):
     def verifiers(self, realm: str, mechanisms: Iterable[str]) -> Verifiers:
         """The user's verifiers; see `Verifiers.make`."""
         if self.md5:
-            return Verifiers(scrypt_md5=ScryptVerifier.make(md5_text(self.md5)))
+            return Verifiers.of_md5(self.md5, mechanisms)
         return Verifiers.make(self.name, self.password, realm, mechanisms)
 
 

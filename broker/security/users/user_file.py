@@ -194,7 +194,7 @@ class Users:
         return True
 
     def scram(self, mechanism: str, name: str) -> ScramVerifier:
-        """As `UserBase.scram`."""
+        """The verifier of a user for a SCRAM mechanism; an invented one, always with the same salt, for others."""
         found = self.find(name)
         if found is not None and mechanism in found.scram:
             return found.scram[mechanism]
@@ -219,20 +219,20 @@ class Users:
                     return found.iterations, len(found.salt)
         return SCRAM_ITERATIONS, SALT_BYTES
 
-    def cram_md5(self, name: str) -> bytes:
-        """As `UserBase.cram_md5`."""
+    def cram(self, mechanism: str, name: str) -> bytes:
+        """The two MD5 states of a user for a mechanism of `verifiers.CRAM`; random ones of an unknown user."""
         found = self.find(name)
-        return (found.cram_md5 if found is not None else b"") or secrets.token_bytes(32)
+        return (found.cram.get(mechanism) if found is not None else None) or secrets.token_bytes(32)
 
     def digest_md5(self, name: str, realm: str) -> bytes:
-        """As `UserBase.digest_md5`."""
+        """The hash of a user for DIGEST-MD5 in a realm; a random one if there is none."""
         found = self.find(name)
         if found is not None and found.digest_md5 is not None and found.digest_md5[0] == realm:
             return found.digest_md5[1]
         return secrets.token_bytes(16)
 
     def why_wrong(self, name: str, mechanism: str) -> str:
-        """As `UserBase.why_wrong`."""
+        """Why a login has failed, for the log: the client is not told."""
         found = self.find(name)
         mechanism = "PLAIN" if mechanism == "AMQPLAIN" else mechanism
         if found is not None and mechanism not in found.mechanisms():

@@ -6,14 +6,15 @@ A user has one or more, in the user file separated by spaces:
     scrypt-md5$COST$BLOCK$PARALLEL$SALT$KEY          likewise, of the base64 of the password's MD5: imported users
     SCRAM-SHA-256$ITERATIONS$SALT$STORED$SERVER      for this mechanism, and PLAIN (RFC 5802); SHA-1, SHA-512
     CRAM-MD5$STATES                                  for CRAM-MD5: the two MD5 states of HMAC
+    CRAM-MD5-HASHED$STATES, CRAM-MD5-HEX$STATES      for these mechanisms, of Apache's Java and .NET clients
     DIGEST-MD5$REALM$HASH                            for DIGEST-MD5 in this realm: MD5 of name, realm and password
     rabbit-sha256$HASH                               for PLAIN: RabbitMQ's, a salt of four bytes and the hash of it and
                                                      the password; likewise rabbit-sha512, rabbit-md5: imported users
     tags$TAG,TAG                                     no verifier: what the user may administer, such as administrator
 
 Binary values and REALM are base64. Anyone who gets hold of the file can search for passwords in a dictionary: scrypt
-slows this down most, SCRAM less, the MD5 verifiers not at all. With the verifiers of CRAM-MD5 and DIGEST-MD5 one can
-even log in without the password. So these two are made only on request.
+slows this down most, SCRAM less, the MD5 verifiers not at all. With the verifiers of CRAM-MD5 and its variants, and of
+DIGEST-MD5, one can even log in without the password. So these are made only on request.
 
 Checking a password takes about 40 ms and 16 MiB for scrypt, and as much for SCRAM.
 
@@ -21,6 +22,9 @@ CRAM-MD5 needs HMAC-MD5 with the password as its key. The key is the first block
 process, so the state after this block is equivalent to the password (RFC 2195, section 3): a server keeps these states
 instead of the password. `hashlib` cannot continue from a state, hence MD5 (RFC 1321) here; it hashes some hundred bytes
 at a login. Not for anything new: MD5 is broken, and these states are as good as the password for CRAM-MD5.
+
+CRAM-MD5-HASHED and CRAM-MD5-HEX are CRAM-MD5 with a key that is made from the MD5 of the password (`cram_key`), so that
+a file of MD5 hashes is enough for the server (Java broker, "CRAM-MD5-HASHED"; QPID-1058).
 """
 
 from __future__ import annotations
@@ -44,6 +48,9 @@ MAX_SCRAM_ITERATIONS: Final = 1_000_000
 SCRYPT: Final = "scrypt"
 SCRYPT_MD5: Final = "scrypt-md5"
 CRAM_MD5: Final = "CRAM-MD5"
+CRAM_MD5_HASHED: Final = "CRAM-MD5-HASHED"
+CRAM_MD5_HEX: Final = "CRAM-MD5-HEX"
+CRAM: Final = (CRAM_MD5, CRAM_MD5_HASHED, CRAM_MD5_HEX)
 DIGEST_MD5: Final = "DIGEST-MD5"
 SCRAM_HASHES: Final = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-1": "sha1"}
 
@@ -57,7 +64,7 @@ _TAG: Final = re.compile(r"[\w.\-]{1,64}")
 
 DEFAULT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
 """The mechanisms for which a new password gets verifiers."""
-MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, CRAM_MD5, DIGEST_MD5)
+MECHANISMS: Final = ("PLAIN", *SCRAM_HASHES, *CRAM, DIGEST_MD5)
 """The mechanisms for which there are verifiers."""
 
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1
@@ -209,6 +216,27 @@ def md5_text(digest: bytes) -> str:
     return _text(digest)
 
 
+def _md5(data: bytes) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()
+
+
+def cram_key(mechanism: str, password: bytes) -> bytes:
+    """The key of a password for a mechanism of `CRAM`."""
+    return password if mechanism == CRAM_MD5 else key_of_md5(mechanism, _md5(password))
+
+
+def key_of_md5(mechanism: str, digest: bytes) -> bytes:
+    """The key of CRAM-MD5-HASHED or CRAM-MD5-HEX, from the MD5 of the user's password.
+
+    For CRAM-MD5-HEX it is the hash in hexadecimal. For CRAM-MD5-HASHED Java's clients take the bytes, which are signed
+    there, for characters of 16 bits, and encode these in UTF-8: above 0x7F a byte becomes a character of U+FF80 to
+    U+FFFF.
+    """
+    if mechanism == CRAM_MD5_HEX:
+        return digest.hex().encode()
+    return "".join(chr(each if each < 0x80 else 0xFF00 | each) for each in digest).encode()
+
+
 class Verifiers(NamedTuple):
     """The verifiers of one user.
 
@@ -216,7 +244,7 @@ class Verifiers(NamedTuple):
         scrypt: of the password; None if there is none.
         scrypt_md5: of its MD5; likewise.
         scram: mechanism -> verifier.
-        cram_md5: two MD5 states; empty if there are none.
+        cram: mechanism of `CRAM` -> two MD5 states.
         digest_md5: realm and hash; None if there are none.
         rabbit: the algorithm and the hash of RabbitMQ; None if there are none.
         tags: what the user may administer.
@@ -225,7 +253,7 @@ class Verifiers(NamedTuple):
     scrypt: ScryptVerifier | None = None
     scrypt_md5: ScryptVerifier | None = None
     scram: Mapping[str, ScramVerifier] = MappingProxyType({})
-    cram_md5: bytes = b""
+    cram: Mapping[str, bytes] = MappingProxyType({})
     digest_md5: tuple[str, bytes] | None = None
     rabbit: tuple[str, bytes] | None = None
     tags: tuple[str, ...] = ()
@@ -235,7 +263,7 @@ class Verifiers(NamedTuple):
         if self.scrypt is not None:
             return self.scrypt.matches(password)
         if self.scrypt_md5 is not None:
-            return self.scrypt_md5.matches(md5_text(hashlib.md5(password.encode(), usedforsecurity=False).digest()))
+            return self.scrypt_md5.matches(md5_text(_md5(password.encode())))
         for mechanism, verifier in self.scram.items():
             return verifier.matches(mechanism, password)
         if self.rabbit is not None:
@@ -259,7 +287,7 @@ class Verifiers(NamedTuple):
         """
         if algorithm == OWN_ALGORITHM:
             found = cls.parse(_bytes(text).decode("ascii")) if text else cls()
-            return found._replace(cram_md5=b"", digest_md5=None, tags=())
+            return found._replace(cram={}, digest_md5=None, tags=())
         scheme = f"rabbit-{algorithm.removeprefix('rabbit_password_hashing_')}"
         if scheme not in RABBIT_HASHES:
             raise ValueError(f"unknown hashing algorithm {algorithm[:64]!a}")
@@ -273,7 +301,7 @@ class Verifiers(NamedTuple):
         """
         if self.rabbit is not None and self.scrypt is None and not self.scram:
             return f"rabbit_password_hashing_{self.rabbit[0].removeprefix('rabbit-')}", _text(self.rabbit[1])
-        kept = self._replace(cram_md5=b"", digest_md5=None, rabbit=None, tags=())
+        kept = self._replace(cram={}, digest_md5=None, rabbit=None, tags=())
         if kept == Verifiers():
             return "rabbit_password_hashing_sha256", ""
         return OWN_ALGORITHM, _text(kept.text().encode())
@@ -294,13 +322,24 @@ class Verifiers(NamedTuple):
         """
         wanted = set(mechanisms)
         scram = {each: ScramVerifier.make(each, password) for each in SCRAM_HASHES if each in wanted}
+        keys = {each: cram_key(each, password.encode()) for each in CRAM if each in wanted}
         return cls(
             ScryptVerifier.make(password) if "PLAIN" in wanted else None,
             None,
             scram,
-            hmac_states(password.encode()) if CRAM_MD5 in wanted else b"",
+            {each: hmac_states(key) for each, key in keys.items()},
             (realm, digest_md5_hash(name, realm, password)) if DIGEST_MD5 in wanted else None,
         )
+
+    @classmethod
+    def of_md5(cls, digest: bytes, mechanisms: Iterable[str]) -> Verifiers:
+        """The verifiers of a password of which there is only the MD5: for PLAIN, and those of `CRAM` on request.
+
+        A client of CRAM-MD5 needs the hash in place of the password then, as with the Java broker.
+        """
+        keys = {each: key_of_md5(CRAM_MD5_HASHED if each == CRAM_MD5 else each, digest) for each in CRAM}
+        states = {each: hmac_states(key) for each, key in keys.items() if each in mechanisms}
+        return cls(None, ScryptVerifier.make(md5_text(digest)), {}, states)
 
     @classmethod
     def parse(cls, text: str) -> Verifiers:
@@ -316,7 +355,11 @@ class Verifiers(NamedTuple):
                 ScryptVerifier.parse(found.pop(scheme)) if scheme in found else None for scheme in (SCRYPT, SCRYPT_MD5)
             )
             scram = {each: ScramVerifier.parse(each, found.pop(each)) for each in SCRAM_HASHES if each in found}
-            (states,) = found.pop(CRAM_MD5, ("",))
+            cram: dict[str, bytes] = {}
+            for mechanism in CRAM:
+                if mechanism in found:
+                    (states,) = found.pop(mechanism)
+                    cram[mechanism] = _bytes(states)
             realm, digest = found.pop(DIGEST_MD5, ("", ""))
             rabbit = None
             for scheme, algorithm in RABBIT_HASHES.items():
@@ -326,16 +369,14 @@ class Verifiers(NamedTuple):
                     if len(rabbit[1]) != _RABBIT_SALT + hashlib.new(algorithm, usedforsecurity=False).digest_size:
                         raise ValueError("a hash of the wrong size")
             (tags,) = found.pop(_TAGS, ("",))
-            cram_md5, digest_md5 = _bytes(states), _bytes(digest)
+            digest_md5 = _bytes(digest)
             digest_realm = _bytes(realm).decode()
         except binascii.Error:
             raise ValueError("invalid base64") from None
-        if found or len(cram_md5) not in (0, 2 * STATE) or len(digest_md5) not in (0, STATE):
+        if found or any(len(each) != 2 * STATE for each in cram.values()) or len(digest_md5) not in (0, STATE):
             raise ValueError("unknown or illegal verifiers")
         digest_verifier = (digest_realm, digest_md5) if digest_md5 else None
-        return cls(scrypt, scrypt_md5, scram, cram_md5, digest_verifier, rabbit).with_tags(
-            filter(None, tags.split(","))
-        )
+        return cls(scrypt, scrypt_md5, scram, cram, digest_verifier, rabbit).with_tags(filter(None, tags.split(",")))
 
     def text(self) -> str:
         """Their form in a line of the user file."""
@@ -345,8 +386,7 @@ class Verifiers(NamedTuple):
         if self.scrypt_md5 is not None:
             parts.append((SCRYPT_MD5, *self.scrypt_md5.fields()))
         parts.extend((mechanism, *verifier.fields()) for mechanism, verifier in self.scram.items())
-        if self.cram_md5:
-            parts.append((CRAM_MD5, _text(self.cram_md5)))
+        parts.extend((mechanism, _text(states)) for mechanism, states in self.cram.items())
         if self.digest_md5 is not None:
             parts.append((DIGEST_MD5, _text(self.digest_md5[0].encode()), _text(self.digest_md5[1])))
         if self.rabbit is not None:
@@ -361,7 +401,7 @@ class Verifiers(NamedTuple):
         return (
             *(("PLAIN",) if has_password else ()),
             *self.scram,
-            *((CRAM_MD5,) if self.cram_md5 else ()),
+            *self.cram,
             *((DIGEST_MD5,) if self.digest_md5 is not None else ()),
         )
 

@@ -32,11 +32,13 @@ from qstore.broker.security.users.verifiers import (
     MECHANISMS,
     SCRAM_HASHES,
     ScramVerifier,
+    Verifiers,
+    digest_md5_hash,
     hmac_from_states,
     hmac_states,
 )
 
-WITH_PASSWORD = (*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "PLAIN", "AMQPLAIN")
+WITH_PASSWORD = (*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "CRAM-MD5-HASHED", "CRAM-MD5-HEX", "PLAIN", "AMQPLAIN")
 
 
 class TwoUsers(Users):
@@ -206,9 +208,38 @@ def test_the_example_of_rfc_2195() -> None:
     assert hmac_from_states(states, challenge).hex() == "b913a602c7eda7a495b4e6e7334d3890"
 
 
+def test_cram_md5_hashed_has_the_key_of_java_clients(tmp_path: Path) -> None:
+    """A byte above 0x7F of the MD5 is a negative number in Java, and as a character one of the last 128 of 16 bits."""
+    assert hashlib.md5(b"password").hexdigest() == "5f4dcc3b5aa765d61d8327deb882cf99"
+    key = "\x5f\x4d\uffcc\x3b\x5a\uffa7\x65\uffd6\x1d\uff83\x27\uffde\uffb8\uff82\uffcf\uff99".encode()
+    client = TABLE["CRAM-MD5-HASHED"].client(Credentials("martin", "password"))
+    assert client.step(b"<1@host>").decode() == f"martin {hmac.new(key, b'<1@host>', 'md5').hexdigest()}"
+    users = Users(str(tmp_path / "users"))
+    users.put_all({"martin": Verifiers.of_md5(hashlib.md5(b"password").digest(), ["CRAM-MD5-HASHED", "CRAM-MD5"])})
+    login = Login("QPID", users)
+    assert exchange(server_mechanism("CRAM-MD5-HASHED", login), client) == Success("martin@QPID")
+    with_hash = TABLE["CRAM-MD5"].client(Credentials("martin", key.decode()))
+    assert exchange(server_mechanism("CRAM-MD5", login), with_hash) == Success("martin@QPID")
+    wrong = TABLE["CRAM-MD5"].client(Credentials("martin", "password"))
+    assert isinstance(exchange(server_mechanism("CRAM-MD5", login), wrong), Failure)
+
+
+def test_cram_md5_hex_has_the_hash_in_hexadecimal(tmp_path: Path) -> None:
+    key = b"5f4dcc3b5aa765d61d8327deb882cf99"
+    client = TABLE["CRAM-MD5-HEX"].client(Credentials("martin", "password"))
+    assert client.step(b"<1@host>").decode() == f"martin {hmac.new(key, b'<1@host>', 'md5').hexdigest()}"
+    users = Users(str(tmp_path / "users"))
+    users.put_all({"martin": Verifiers.of_md5(hashlib.md5(b"password").digest(), ["CRAM-MD5-HEX"])})
+    login = Login("QPID", users)
+    assert users.supports("CRAM-MD5-HEX")
+    assert exchange(server_mechanism("CRAM-MD5-HEX", login), client) == Success("martin@QPID")
+    wrong = TABLE["CRAM-MD5-HEX"].client(Credentials("martin", "passwore"))
+    assert isinstance(exchange(server_mechanism("CRAM-MD5-HEX", login), wrong), Failure)
+
+
 def test_the_example_of_rfc_2831() -> None:
     """DIGEST-MD5, section 4: user `chris`, password `secret`."""
-    secret = md5.digest_md5_hash("chris", "elwood.innosoft.com", "secret")
+    secret = digest_md5_hash("chris", "elwood.innosoft.com", "secret")
     given = {
         "nonce": "OA6MG9tEQGm2hh",
         "nc": "00000001",

@@ -54,7 +54,17 @@ def test_with_a_user_file(users: Users, full: Users) -> None:
     assert offered(users, LOCAL) == offered(users, TLS) == ["SCRAM-SHA-256", "PLAIN", "AMQPLAIN"]
     assert offered(users, REMOTE) == ["SCRAM-SHA-256"]
     assert offered(users, CERTIFIED) == ["EXTERNAL", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN"]
-    everything = ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "DIGEST-MD5", "CRAM-MD5", "PLAIN", "AMQPLAIN"]
+    everything = [
+        "SCRAM-SHA-512",
+        "SCRAM-SHA-256",
+        "SCRAM-SHA-1",
+        "DIGEST-MD5",
+        "CRAM-MD5",
+        "CRAM-MD5-HASHED",
+        "CRAM-MD5-HEX",
+        "PLAIN",
+        "AMQPLAIN",
+    ]
     assert offered(full, LOCAL) == everything
     assert offered(full, REMOTE) == everything[:-2]
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from qstore.broker.client.errors import ConnectError
 from qstore.broker.client.options import ConnectionOptions, client_context
-from qstore.broker.security.tls import ServerContexts, TlsConfigurationError, TlsError, TlsSession, certificate_user
+from qstore.broker.security.tls import (
+    ServerContexts,
+    TlsConfigurationError,
+    TlsError,
+    TlsSession,
+    _name_text,
+    certificate_user,
+)
 from qstore.broker.settings import TlsSettings
 from tests.support.certificates import Certificates
 
@@ -175,8 +182,30 @@ def test_a_key_with_a_password(certificates: Certificates) -> None:
         ServerContexts(TlsSettings(certificate, key))
     with pytest.raises(TlsConfigurationError, match="wrong password"):
         ServerContexts(TlsSettings(certificate, key, certificate))
-    with pytest.raises(ConnectError, match="without a password"):
+    with pytest.raises(ConnectError, match="see ssl_certificate, ssl_key and ssl_password_file"):
         client_context(ConnectionOptions(ssl_certificate=certificate, ssl_key=key))
+    assert client_context(ConnectionOptions(ssl_certificate=certificate, ssl_key=key, ssl_password_file=password))
+
+
+def test_the_environment_of_the_c_plus_plus_client(
+    certificates: Certificates, server_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificate, key, password = certificates.encrypted_key()
+    together = tmp_path / "together.pem"
+    together.write_text(Path(certificate).read_text() + Path(key).read_text())
+    monkeypatch.setenv("QPID_SSL_CERT_DB", certificates.trusted)
+    monkeypatch.setenv("QPID_SSL_CERT_NAME", str(together))
+    monkeypatch.setenv("QPID_SSL_CERT_PASSWORD_FILE", password)
+    server, client = both(server_context, ConnectionOptions())
+    shake_hands(server, client)
+    with pytest.raises(ConnectError, match="/nowhere: cannot be read"):
+        client_context(ConnectionOptions(ssl_trustfile="/nowhere"))
+    monkeypatch.setenv("QPID_SSL_CERT_DB", str(tmp_path))
+    with pytest.raises(ConnectError, match=r"QPID_SSL_CERT_DB: .* is not a file in PEM format; NSS databases"):
+        client_context(ConnectionOptions())
+    monkeypatch.setenv("QPID_SSL_USE_EXPORT_POLICY", "yes")
+    with pytest.raises(ConnectError, match="QPID_SSL_USE_EXPORT_POLICY: export ciphers are not secure"):
+        client_context(ConnectionOptions())
 
 
 def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
@@ -269,3 +298,9 @@ def test_a_damaged_record_is_an_error(certificates: Certificates, server_context
     record[-1] ^= 1
     with pytest.raises(TlsError, match="bad record mac"):
         server.receive(bytes(record))
+
+
+def test_a_name_is_written_with_what_is_special_escaped() -> None:
+    names = ((("countryName", "DE"),), (("organizationName", "A, B"), ("userId", "7")), (("commonName", "#1 "),))
+    assert _name_text(names) == r"CN=\#1\ ,O=A\, B+UID=7,C=DE"
+    assert _name_text(()) == ""

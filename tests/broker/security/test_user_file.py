@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qstore.broker.security.users.imports import FORMATS, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, MAX_RECALLED, UserFileError, Users
-from qstore.broker.security.users.verifiers import MECHANISMS, is_user_name
+from qstore.broker.security.users.verifiers import MECHANISMS, Verifiers, is_user_name
 from qstore.tools.qstore_passwd import command
 
 ROOT = Path(__file__).parents[3]
@@ -323,10 +323,10 @@ DATA=END
 """
 
 
-def imported(users: Users, kind: str, content: bytes) -> Result:
+def imported(users: Users, kind: str, content: bytes, *options: str) -> Result:
     source = Path(users.path).with_suffix(".source")
     source.write_bytes(content)
-    return passwd("--import", kind, str(source), users.path)
+    return passwd(*options, "--import", kind, str(source), users.path)
 
 
 def test_a_sasldb_is_imported(users: Users) -> None:
@@ -368,6 +368,12 @@ def test_the_java_broker_s_files_are_imported(users: Users) -> None:
     martin = users.find("martin")
     assert martin is not None
     assert martin.mechanisms() == ("PLAIN",)
+    again = imported(users, "base64md5", b"otto:X03MO1qnZdYdgyfeuILPmQ==\n", "--mechanism", "CRAM-MD5-HASHED")
+    assert again.exit_code == 0, again.output
+    assert "PLAIN and CRAM-MD5-HASHED only" in again.stdout
+    otto = users.find("otto")
+    assert otto is not None
+    assert otto.mechanisms() == ("PLAIN", "CRAM-MD5-HASHED")
 
 
 def test_files_that_cannot_be_imported(users: Users) -> None:
@@ -384,3 +390,14 @@ def test_arbitrary_import_yields_valid_user_names(kind: str, content: bytes, is_
     with contextlib.suppress(ValueError):
         found = read_import(kind, prefix + content, "QPID")
         assert all(is_user_name(user.name) for user in found.users)
+
+
+def test_definitions_get_no_verifiers_that_are_as_good_as_the_password() -> None:
+    made = Verifiers.make("anna", "secret", "QPID", MECHANISMS)
+    assert set(made.mechanisms()) == set(MECHANISMS)
+    kept = Verifiers.of_rabbit(*made.exported())
+    assert set(kept.mechanisms()) == {"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+    assert kept.matches("secret")
+    only_md5 = Verifiers.of_md5(bytes(16), ["CRAM-MD5", "CRAM-MD5-HASHED"])
+    assert Verifiers.of_rabbit(*only_md5.exported()).mechanisms() == ("PLAIN",)
+    assert Verifiers(cram=made.cram, digest_md5=made.digest_md5).exported()[1] == ""
