@@ -16,7 +16,7 @@ from proton import ConnectionException, Data, Delivery, Event, Link, Timeout, sy
 from proton import Message as ProtonMessage
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container, DurableSubscription, LinkOption, Selector
-from proton.utils import BlockingConnection, LinkDetached
+from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
 from qstore import Connection, Message
 from qstore.broker.management.console import Console
@@ -417,3 +417,31 @@ def test_management_answers_requests_of_amqp_1_0(connection: BlockingConnection,
     found = ask("_query_request", {"_what": "OBJECT", "values": list(range(5_000))})
     assert found.properties["qmf.opcode"] == "_exception"
     assert "4,096 values" in found.body["_values"]["error_text"]
+
+
+def test_the_node_for_management(connection: BlockingConnection, broker: RunningBroker, queue: str) -> None:
+    """As the client of Qpid Dispatch asks: a link to the node, and answers to a dynamic node."""
+    node = SyncRequestResponse(connection, "$management")
+    kind = "org.apache.qpid.broker.queue"
+
+    def ask(operation: str, body: Any = None, **headers: Any) -> tuple[int, Any]:
+        answer = node.call(ProtonMessage(properties={"operation": operation, **headers}, body=body))
+        return answer.properties["statusCode"], answer.body
+
+    status, created = ask("CREATE", {"durable": True, "arguments": {"qpid.max_count": 9}}, type=kind, name=queue)
+    assert (status, created["name"], created["durable"]) == (201, queue, True)
+    assert created["arguments"]["qpid.max_count"] == 9
+    sender = connection.create_sender(f"/queues/{queue}")
+    for _ in range(3):
+        sender.send(ProtonMessage("x"))
+    status, found = ask(
+        "QUERY", {"attributeNames": ["name", "msgDepth"]}, entityType=kind, type="org.amqp.management", name="self"
+    )
+    assert (status, found["attributeNames"]) == (200, ["name", "msgDepth"])
+    assert [queue, 3] in found["results"]
+    assert ask("purge", {"request": 1}, identity=created["identity"]) == (200, {})
+    assert ask("READ", identity=created["identity"])[1]["msgDepth"] == 2
+    assert ask("DELETE", type=kind, name=queue) == (204, {})
+    assert ask("READ", type=kind, name=queue)[0] == 404
+    with Console(f"127.0.0.1:{broker.port}") as console:
+        assert queue not in {each["name"] for each in console.query("queue")}

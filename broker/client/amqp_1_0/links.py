@@ -491,6 +491,13 @@ class Receiver(ReceiverCore):
         if self._link.is_credit_due(self.capacity - len(self.incoming), self.capacity):
             self.grant()
 
+    def regrant(self) -> None:
+        """As `ReceiverCore.regrant`."""
+        if self.capacity:
+            self.grant()
+        else:
+            self.withhold()
+
     def ask(self) -> None:
         """As `ReceiverCore.ask`."""
         if not self.capacity and not self.incoming and self._attachment is not None and not self._link.credit:

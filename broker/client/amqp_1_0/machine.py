@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from qstore.broker.client.errors import (
     AuthenticationError,
@@ -26,10 +26,19 @@ from qstore.broker.protocols.connection import NORMAL, Phase
 from qstore.broker.security.sasl.table import Credentials
 
 if TYPE_CHECKING:
-    from qstore.broker.client.amqp_1_0.session import Session
     from qstore.formats.amqp_1_0.composites import Composite
 
 NO_SASL: Final = ("NONE",)
+
+
+class SessionEvents(Protocol):
+    """What a session is for."""
+
+    def on_outcome(self, first: int, last: int, state: Composite | None) -> None:
+        """As `SessionOwner.on_outcome`."""
+
+    def on_broker_settled(self, first: int, last: int) -> None:
+        """As `SessionOwner.on_settled`."""
 
 
 class WireSession:
@@ -42,7 +51,7 @@ class WireSession:
 
     session: ClientSession
 
-    def __init__(self, owner: Session) -> None:
+    def __init__(self, owner: SessionEvents) -> None:
         self._owner = owner
         self.failure: MessagingError | None = None
 
@@ -96,7 +105,7 @@ class WireConnection(ClientConnection):
         self._was_open = False
         self._sessions: list[WireSession] = []
         self.failure: MessagingError | None = None
-        is_plain = options.sasl_mechanisms == NO_SASL
+        is_plain = options.sasl_mechanisms == NO_SASL and not credentials.min_ssf
         super().__init__(
             None if is_plain else mechanism_chooser(options, credentials),
             container=options.container_id or str(uuid.uuid4()),
@@ -146,7 +155,7 @@ class WireConnection(ClientConnection):
                 self.failure = reason
             self.closed()
 
-    def open_session(self, owner: Session) -> WireSession:
+    def open_session(self, owner: SessionEvents) -> WireSession:
         """Begin a session, which may be used when `is_usable` is true.
 
         Raises:

@@ -7,11 +7,13 @@
     /exchanges/NAME           the exchange, with an empty routing key                                (likewise)
     NAME                      the queue of that name, or else the exchange                              (qpidd)
     NAME/KEY                  the exchange of that name, with this routing key or binding key       (likewise)
+    amqp://HOST/ADDRESS       what the address is that of; so with amqps:                       (Azure's clients)
 
 In RabbitMQ's form the names are percent-encoded, and a link from an exchange does not exist. In qpidd's form a name is
 taken as it is, and one with slashes may be that of a queue or an exchange as a whole; the capabilities `queue` and
-`topic` of a terminus say what is meant if there are both. A message to an exchange without a key is routed by its
-subject.
+`topic` of a terminus say what is meant if there are both. Without them the name of a management exchange means the
+exchange, even if there is a queue of that name: requests to management may contain passwords, and whoever declared the
+queue would get them. A message to an exchange without a key is routed by its subject.
 
 Source: RabbitMQ, "AMQP 1.0", address format version 2; docs/amqp-1.0.txt of Qpid C++.
 """
@@ -22,10 +24,10 @@ import re
 from collections.abc import Collection
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
-from qstore.broker.model.exchanges.types import HEADERS_NAMES
+from qstore.broker.model.exchanges.types import HEADERS_NAMES, MANAGEMENT_EXCHANGES
 
 if TYPE_CHECKING:
     from qstore.broker.model.virtual_host import VirtualHost
@@ -36,6 +38,7 @@ IS_QUEUE: Final = "queue"
 IS_TOPIC: Final = "topic"
 
 _MAX_SHOWN: Final = 256
+_in_url: Final = re.compile("amqps?://[^/]*/(.+)", re.DOTALL).fullmatch
 _is_encoded: Final = re.compile("(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
 
 
@@ -72,6 +75,15 @@ def decoded(text: str) -> str:
         raise InvalidArgumentError(f"{text[:_MAX_SHOWN]!a} is not valid UTF-8, percent-encoded") from None
 
 
+def without_url(address: str) -> str:
+    """The address in a URL; any other one as it is."""
+    found = _in_url(address)
+    if found is None:
+        return address
+    path = f"/{found[1]}"
+    return path if path.startswith((QUEUES, EXCHANGES)) else found[1]
+
+
 def strict_node(address: str) -> Node | None:
     """The node of an address in RabbitMQ's form; None if it is not in that form. Raises InvalidArgumentError."""
     if address.startswith(QUEUES):
@@ -100,11 +112,14 @@ def node_of(host: VirtualHost, address: str, capabilities: Collection[str] = ())
         InvalidArgumentError: no node can have this address.
         NotFoundError: an address in RabbitMQ's form names a queue or an exchange that does not exist.
     """
+    if address not in host.queues:
+        address = without_url(address)
     node = strict_node(address)
     if node is not None:
         return _existing(host, node)
     wants_topic = IS_TOPIC in capabilities and IS_QUEUE not in capabilities
-    if address in host.queues and not (wants_topic and address in host.exchanges):
+    is_queue = _is_queue(host, address) and not (wants_topic and address in host.exchanges)
+    if is_queue and (IS_QUEUE in capabilities or not _is_of_management(host, address)):
         return Node(NodeKind.QUEUE, address)
     if IS_QUEUE in capabilities and not wants_topic:
         return None
@@ -116,10 +131,31 @@ def node_of(host: VirtualHost, address: str, capabilities: Collection[str] = ())
     return Node(NodeKind.EXCHANGE, name, key) if slash and name and name in host.exchanges else None
 
 
+def _is_queue(host: VirtualHost, name: str) -> bool:
+    """Whether there is a queue with that name, or a requester gets direct replies there."""
+    return name in host.queues or name in host.replies.queues
+
+
+def _is_of_management(host: VirtualHost, address: str) -> bool:
+    """Whether an address in qpidd's form is that of an exchange of management."""
+    name = address.partition("/")[0]
+    return name in MANAGEMENT_EXCHANGES and name in host.exchanges
+
+
+def reply_text(exchange: str, key: str) -> str:
+    """The address of an exchange, or of a queue if that is empty: in qpidd's form, if that cannot mean another one."""
+    text = "/".join(filter(None, (exchange, key)))
+    if "/" not in exchange and text == without_url(text) and not text.startswith((QUEUES, EXCHANGES)):
+        return text
+    names = "/".join(quote(each, safe="", errors="replace") for each in (exchange, key) if each)
+    return f"{EXCHANGES if exchange else QUEUES}{names}"
+
+
 def _existing(host: VirtualHost, node: Node) -> Node:
     """The same node. Raises NotFoundError if it does not exist."""
-    kind, where = ("queue", host.queues) if node.kind is NodeKind.QUEUE else ("exchange", host.exchanges)
-    if node.name not in where:
+    is_queue = node.kind is NodeKind.QUEUE
+    kind = "queue" if is_queue else "exchange"
+    if not (_is_queue(host, node.name) if is_queue else node.name in host.exchanges):
         raise NotFoundError(f"no {kind} '{node.name}' in vhost '{host.name}'", kind=kind, name=node.name)
     return node
 
@@ -129,5 +165,5 @@ def target_of(host: VirtualHost, address: str) -> Node | None:
 
     An address in RabbitMQ's form may name a queue that does not exist: then its message is unroutable.
     """
-    node = strict_node(address)
+    node = strict_node(without_url(address))
     return node_of(host, address) if node is None else node

@@ -26,8 +26,19 @@ matches, and elsewhere the empty key.
     legacy-amqp-direct-binding,     the binding key of a subscription
     legacy-amqp-topic-binding
     legacy-amqp-headers-binding     the binding arguments of a subscription to a headers exchange
+    xquery-filter                   the query of a subscription to an XML exchange; true() without it
     properties-filter,              only messages with these properties (`filters`); their names begin with amqp:
     application-properties-filter
+    rabbitmq:stream-offset-spec,    of a stream: the arguments x-stream-offset, x-stream-filter and
+    rabbitmq:stream-filter,         x-stream-match-unfiltered of its consumer
+    rabbitmq:stream-match-unfiltered
+
+**Streams.** A link whose source is durable, or never expires, has a name as of a subscription, under which its offset
+is kept; it is forgotten when the client closes the link. Properties of the link are arguments as well.
+
+**Resuming.** A terminus with a timeout keeps its unsettled deliveries for so many seconds after it was detached, in
+whatever way; one that never expires and whose durability is unsettled-state keeps them for `NEVER_SECONDS`, unless it
+is shared (`resuming`).
 
 What a client asks for is answered as it really is: fields of source and target that have another value than asked for
 say so. What cannot be done is refused with a condition, never ignored.
@@ -43,7 +54,7 @@ from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.model.arguments import ALTERNATE, AMQP_1_0, OF_SUBSCRIPTION, SELECTOR
+from qstore.broker.model.arguments import ALTERNATE, AMQP_1_0, OF_SUBSCRIPTION, SELECTOR, XQUERY
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -54,9 +65,12 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import FILTER, LIFETIME
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import FILTER as STREAM_FILTER
+from qstore.broker.model.queues.stream import MATCH_UNFILTERED, NAME, START, Stream
+from qstore.broker.model.replies import PREFIX as REPLY_PREFIX
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
-from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of
+from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of, without_url
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.filters import (
     APPLICATION_FILTER,
@@ -75,13 +89,14 @@ from qstore.broker.protocols.amqp_1_0.links import (
 )
 from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
+from qstore.broker.protocols.amqp_1_0.resuming import NEVER_SECONDS, LinkKey, Resumption, read_unsettled
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
 from qstore.broker.protocols.consumer import MessageCondition, SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
 from qstore.formats.amqp_1_0.values import Described, Value, plain_key
-from qstore.formats.values import STR16, TypedMap, TypedValue
+from qstore.formats.values import STR16, TYPES, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.session import Session
@@ -93,12 +108,18 @@ DURABLE: Final = "durable"
 AUTO_DELETE: Final = "auto-delete"
 
 _OF_ARTEMIS: Final = {"anycast": IS_QUEUE, "multicast": IS_TOPIC}
-_VOLATILE: Final = "rabbitmq:volatile-queue"  # a queue for answers, whose address is in RabbitMQ's form
+_VOLATILE: Final = "rabbitmq:volatile-queue"  # a queue for answers, whose name and address are in RabbitMQ's form
 
 _PAIRED: Final = "paired"  # clients of RabbitMQ say it of their links to and from /management
 _MAX_IGNORED: Final = 20  # lines in the log for one link
 
 _RECEIVER: Final = True
+_SECOND: Final = 1  # receiver-settle-mode
+_UNSETTLED_STATE: Final = 2  # terminus-durability
+
+Unsettled = tuple[tuple[tuple[Value, Value], ...], bool]
+"""A map of unsettled deliveries, and whether it is incomplete."""
+
 _COPY: Final = "copy"
 _MOVE: Final = "move"
 _LINK_DETACH: Final = "link-detach"
@@ -107,6 +128,7 @@ _LIFETIME_POLICY: Final = "lifetime-policy"
 _DIST_MODES: Final = "supported-dist-modes"
 _DYNAMIC_PREFIX: Final = "amq.dyn-"
 _MARK: Final = TypedMap(((OF_SUBSCRIPTION, TypedValue(STR16, "yes")),))
+_ANY_CONTENT: Final = TypedValue(STR16, "true()")
 _MATCH_ALL: Final = TypedMap((("x-match", TypedValue(STR16, "all")),))
 
 #: Lifetime policy -> the lifetime that a queue has (`queues/arguments`); None if it ends with its link.
@@ -123,7 +145,7 @@ class Filter(NamedTuple):
 
     Attributes:
         name: as in the table above.
-        code: the number of its descriptor.
+        code: the number of its descriptor; 0 for none.
         type_name: its type.
         symbol: the symbol of its descriptor; empty for `apache.org:` with the name and the type.
     """
@@ -134,17 +156,26 @@ class Filter(NamedTuple):
     symbol: str = ""
 
 
+_OF_STREAMS: Final = {
+    "rabbitmq:stream-offset-spec": START,
+    "rabbitmq:stream-filter": STREAM_FILTER,
+    "rabbitmq:stream-match-unfiltered": MATCH_UNFILTERED,
+}
+"""The filters of streams, and the arguments of consumers that they are."""
+
 _FILTERS: Final = (
     Filter("legacy-amqp-direct-binding", 0x0000468C00000000, "string"),
     Filter("legacy-amqp-topic-binding", 0x0000468C00000001, "string"),
     Filter("legacy-amqp-headers-binding", 0x0000468C00000002, "map"),
     Filter("no-local-filter", 0x0000468C00000003, "list"),
     Filter("selector-filter", 0x0000468C00000004, "string"),
+    Filter("xquery-filter", 0x0000468C00000005, "string"),
     Filter(PROPERTIES_FILTER, 0x173, "map", f"amqp:{PROPERTIES_FILTER}"),
     Filter(APPLICATION_FILTER, 0x174, "map", f"amqp:{APPLICATION_FILTER}"),
+    *(Filter(name, 0, "any", name) for name in _OF_STREAMS),
 )
 _BY_DESCRIPTOR: Final[dict[object, Filter]] = {
-    **{each.code: each for each in _FILTERS},
+    **{each.code: each for each in _FILTERS if each.code},
     **{each.symbol or f"apache.org:{each.name}:{each.type_name}": each for each in _FILTERS},
 }
 
@@ -156,15 +187,19 @@ class Filters(NamedTuple):
         selector: None for none.
         no_local: as in the table above.
         key, arguments: of a binding; None if no filter sets them.
+        query: that of a binding to an XML exchange; None for none.
         properties, application: the wanted values of the filters on properties; empty for none.
+        of_streams: arguments of a consumer of a stream.
     """
 
     selector: Selector | None = None
     no_local: bool = False
     key: str | None = None
     arguments: TypedMap | None = None
+    query: TypedValue | None = None
     properties: Mapping[str, Value] = MappingProxyType({})
     application: Mapping[str, Value] = MappingProxyType({})
+    of_streams: tuple[tuple[str, TypedValue], ...] = ()
 
     @property
     def condition(self) -> MessageCondition | None:
@@ -194,6 +229,9 @@ def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
             filters = filters._replace(properties=read_property_filter(found.name, value))
         elif found.name == APPLICATION_FILTER:
             filters = filters._replace(application=read_property_filter(found.name, value))
+        elif found.name in _OF_STREAMS:
+            argument = _OF_STREAMS[found.name], _stream_value(value)
+            filters = filters._replace(of_streams=(*filters.of_streams, argument))
         elif found.type_name == "map":
             if value.type_name != "map":
                 raise ConditionError(Condition.INVALID_FIELD, f"filter {found.name} is not a map")
@@ -203,9 +241,18 @@ def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
         elif found.name == "selector-filter":
             selector = read_selector(TypedMap(((SELECTOR, neutral_value(value)),)), SELECTOR)
             filters = filters._replace(selector=selector)
+        elif found.name == "xquery-filter":
+            filters = filters._replace(query=neutral_value(value))
         else:
             filters = filters._replace(key=value.value)
     return filters
+
+
+def _stream_value(value: Value) -> TypedValue:
+    """The value of a filter of streams; a time in seconds, as in arguments."""
+    if value.type_name == "timestamp":
+        return TypedValue(TYPES["datetime"], value.value // 1000)
+    return neutral_value(value)
 
 
 class NodeProperties(NamedTuple):
@@ -262,8 +309,10 @@ class Attach:
         self.owned: list[Queue] = []
         self._kept: Queue | None = None  # a durable subscription that was made for the link
         self._is_durable = self.is_made = False
+        self._offset_name = ""  # under which a stream keeps the offset of the link
         self.kind_name = "source" if self.is_source else "target"
         self.is_control = self.is_management = False
+        self.unsettled: Unsettled | None = None  # what the broker tells, if the link is resumed
 
     # ---- what the client asks for ----
 
@@ -361,11 +410,10 @@ class Attach:
 
     async def make_dynamic(self, properties: NodeProperties) -> None:
         """Make a node with a name of the broker. Raises ModelError."""
-        name = f"{_DYNAMIC_PREFIX}{secrets.token_urlsafe(16)}"
-        if properties.is_exchange:
-            name = f"topic-{secrets.token_urlsafe(16)}"
-        await self.make_node(name, properties)
         is_strict = _VOLATILE in self.capabilities and not properties.is_exchange
+        prefix = REPLY_PREFIX if is_strict else "topic-" if properties.is_exchange else _DYNAMIC_PREFIX
+        name = f"{prefix}{secrets.token_urlsafe(16)}"
+        await self.make_node(name, properties)
         self.address = f"{QUEUES}{name}" if is_strict else name
         await self.make_subscription()
 
@@ -373,7 +421,7 @@ class Attach:
         """Make a node with the client's name, unless another client has made it meanwhile. Raises ModelError."""
         assert self.address is not None
         try:
-            await self.make_node(self.address, properties)
+            await self.make_node(without_url(self.address), properties)
         except PreconditionFailedError:
             self.node = node_of(self.session.virtual_host, self.address, self.wanted)
             if self.node is None:
@@ -459,6 +507,10 @@ class Attach:
         arguments = filters.arguments or TypedMap()
         if exchange.routing_type == "headers":
             return key or self.subscription_name, arguments or _MATCH_ALL
+        if exchange.routing_type == "xml":
+            return key or "", TypedMap(((XQUERY, filters.query or _ANY_CONTENT),))
+        if filters.query is not None:
+            raise InvalidArgumentError(f"xquery-filter needs an exchange of type xml, and {exchange.name!a} is not one")
         if arguments:
             text = f"legacy-amqp-headers-binding needs a headers exchange, and {exchange.name!a} is not one"
             raise InvalidArgumentError(text)
@@ -484,6 +536,49 @@ class Attach:
             return AnswerLink(self.session, self.handle, self.name, self._max_message)
         return self._make_outgoing() if self.is_source else self._make_incoming()
 
+    # ---- resuming ----
+
+    @property
+    def key(self) -> LinkKey:
+        """What the link is known by."""
+        session = self.session
+        container = session.connection.container
+        return LinkKey(session.virtual_host.name, session.user, container, self.name, self.is_source)
+
+    @property
+    def kept_seconds(self) -> int:
+        """How long the unsettled deliveries of the link are kept when it is suspended; 0 if it cannot be resumed."""
+        terminus = self.terminus
+        if not terminus or self.owned or self.is_management or not self.session.connection.container:
+            return 0
+        if self.is_source and (self._fields["snd_settle_mode"] == SETTLED or self.is_browsing):
+            return 0
+        seconds: int = terminus["timeout"]
+        is_kept = terminus["durable"] == _UNSETTLED_STATE and terminus["expiry_policy"] == _NEVER
+        if not seconds and is_kept and not self._asks(SHARED):
+            seconds = NEVER_SECONDS
+        return min(seconds, self.session.broker.settings.session_timeout_max_seconds)
+
+    @property
+    def _settles_first(self) -> bool:
+        """Whether the broker settles what it receives before its sender does, whatever that has asked for.
+
+        The mode second avoids duplicates when a link is resumed. Azure's clients ask for it on links that cannot be,
+        and wait for outcomes that are settled.
+        """
+        return self._fields["rcv_settle_mode"] != _SECOND or self.is_control or not self.kept_seconds
+
+    @property
+    def told(self) -> dict[bytes, Composite | None] | None:
+        """The deliveries that the client has not settled, if it resumes the link."""
+        given = self._fields.get("unsettled")
+        return None if given is None else read_unsettled(given)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the client has more of them."""
+        return bool(self._fields["incomplete_unsettled"])
+
     @property
     def _properties(self) -> TypedMap:
         return neutral_map(self._fields.get("properties") or ())
@@ -505,6 +600,10 @@ class Attach:
         link.delivery_count = self._fields.get("initial_delivery_count") or 0
         link.owned = self.owned
         link.is_control, link.is_management = self.is_control, self.is_management
+        if not self.is_control and not self.is_management:
+            link.settles_first = self._settles_first
+            if self.kept_seconds:
+                link.resumption = Resumption(self.key, self.kept_seconds, link.address)
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -531,7 +630,7 @@ class Attach:
             no_local=self.filters.no_local,
             max_message=self._max_message,
             default=self._default_outcome(fields.get("default_outcome")),
-            arguments=self._properties,
+            arguments=self._arguments_of(queue),
         )
         is_exclusive = self._is_durable and not self._asks(SHARED)
         subscribe(
@@ -541,7 +640,19 @@ class Attach:
         session.virtual_host.idle_queues.used(queue)
         link.owned = self.owned
         link.is_durable = self._is_durable
+        link.keeps_offset = self._offset_name
+        can_resume = link.acquires and not queue.auto_delete and not isinstance(queue, Stream)
+        if can_resume and self.kept_seconds:
+            link.resume(Resumption(self.key, self.kept_seconds, queue))
         return link
+
+    def _arguments_of(self, queue: Queue) -> TypedMap:
+        """The arguments of a subscription to a queue: the properties of the link, and the filters of streams."""
+        entries = dict((*self._properties.entries, *self.filters.of_streams))
+        if isinstance(queue, Stream) and NAME not in entries and self.is_durable_subscription:
+            self._offset_name = self.subscription_name
+            entries[NAME] = TypedValue(STR16, self._offset_name)
+        return TypedMap(tuple(entries.items()))
 
     @property
     def _max_message(self) -> int:
@@ -584,8 +695,10 @@ class Attach:
             "handle": self.handle,
             "role": not fields["role"],
             "snd_settle_mode": fields["snd_settle_mode"],
-            "rcv_settle_mode": fields["rcv_settle_mode"] if self.is_source else 0,
+            "rcv_settle_mode": fields["rcv_settle_mode"],
         }
+        if not self.is_source and self._settles_first:
+            values["rcv_settle_mode"] = 0
         other = "target" if self.is_source else "source"
         if isinstance(fields.get(other), Composite):
             values[other] = fields[other]
@@ -599,6 +712,8 @@ class Attach:
         if not self.is_source:
             values["max_message_size"] = self.session.broker.settings.max_message_bytes
         values[self.kind_name] = Composite(self.kind_name, self._actual(link))
+        if self.unsettled is not None:
+            values["unsettled"], values["incomplete_unsettled"] = self.unsettled
         return values
 
     def _actual(self, link: Link) -> dict[str, Any]:
@@ -613,8 +728,12 @@ class Attach:
             actual["distribution_mode"] = _MOVE if link.acquires else _COPY
             actual["default_outcome"] = link.default
             actual["outcomes"] = tuple(f"amqp:{name}:list" for name in OUTCOMES)
+        if self._offset_name:
+            return actual
+        resumption = None if isinstance(link, AnswerLink) else link.resumption
+        actual["timeout"] = 0 if resumption is None else resumption.seconds
         if not self._is_durable:
-            actual["durable"], actual["timeout"] = 0, 0
+            actual["durable"] = 0
             actual["expiry_policy"] = _LINK_DETACH
         else:
             actual["expiry_policy"] = _NEVER

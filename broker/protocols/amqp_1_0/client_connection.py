@@ -20,6 +20,9 @@ have on the wire. What was sent settled has a number, too, but gets no outcome.
 and nothing waits for it. A message whose frames exceed the window waits, and is sent as the window opens. A
 `ReceivingLink` sets what the broker may send (`set_credit`); more than that ends the connection.
 
+**Many messages.** `SendingLink.transfer_many` sends one message several times, and encodes it once. Messages that are
+received and differ only in their bodies go together to the `run_owner` of their link, if it has one.
+
 **Outcomes.** The broker's disposition for what was sent goes to `SessionOwner.on_outcome`, that for what was received
 to `on_settled`.
 
@@ -41,7 +44,9 @@ from qstore import __version__
 from qstore.broker.model.message import Buffer, Content
 from qstore.broker.protocols.amqp_1_0.assembly import FrameAssembler, link_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, condition_of, error_value
+from qstore.broker.protocols.amqp_1_0.message import is_one_section
 from qstore.broker.protocols.amqp_1_0.transfers import (
+    DOFF,
     FALSE,
     MASK,
     MORE,
@@ -58,6 +63,7 @@ from qstore.broker.protocols.amqp_1_0.transfers import (
 from qstore.broker.protocols.assembly import Budget, ProtocolError
 from qstore.broker.protocols.connection import NORMAL, Connection, Phase
 from qstore.broker.security.sasl.exchange import ClientMechanism
+from qstore.broker.security.sasl.table import layer_of
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import (
     CHOICES,
@@ -70,6 +76,7 @@ from qstore.formats.amqp_1_0.composites import (
 from qstore.formats.amqp_1_0.frames import (
     AMQP,
     AMQP_HEADER,
+    FRAME,
     HEARTBEAT_FRAME,
     MIN_MAX_FRAME,
     SASL,
@@ -77,7 +84,8 @@ from qstore.formats.amqp_1_0.frames import (
     encode_frame,
 )
 from qstore.formats.amqp_1_0.neutral import value_of
-from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.amqp_1_0.sections import data_section, split_sections
+from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import typed_value
@@ -133,6 +141,19 @@ class LinkOwner(Protocol):
 
     def on_message(self, number: int, content: Content, *, is_settled: bool) -> None:
         """A message was received, with its number in the session."""
+
+
+class RunOwner(Protocol):
+    """Hears of messages that differ only in their bodies."""
+
+    def on_messages(self, first: int, bodies: Bodies, *, is_settled: bool) -> None:
+        """Messages were received.
+
+        Args:
+            first: the number of the first in the session; those of the others follow.
+            bodies: their data sections, all of one size.
+            is_settled: whether they are settled.
+        """
 
 
 class ClientLink:
@@ -203,6 +224,39 @@ class SendingLink(ClientLink):
         session.send_frames(frames)
         return number
 
+    def fits(self, content: bytes) -> bool:
+        """Whether a message fits one frame, so that it can be sent by `transfer_many`."""
+        return FRAME.size + len(self._head) + TAIL.size + len(content) <= self.session.connection.max_frame
+
+    @property
+    def room(self) -> int:
+        """How many messages of one frame may be sent now."""
+        return min(self.credit, self.session.window) if self.is_attached else 0
+
+    def transfer_many(self, content: bytes, count: int, *, is_settled: bool) -> int:
+        """Send a message several times: as many as there is `room` for, at most.
+
+        Args:
+            content: all its sections; it `fits`.
+            count: how often, 1 at least.
+            is_settled: whether they need no outcome.
+
+        Returns:
+            the number of the first.
+        """
+        session = self.session
+        first = session.next_number
+        session.next_number = first + count
+        self.delivery_count = (self.delivery_count + count) & MASK
+        self.credit -= count
+        session.connection.messages_sent += count
+        size = FRAME.size + len(self._head) + TAIL.size + len(content)
+        head = FRAME.pack(size, DOFF, AMQP, session.channel) + self._head
+        flag, pack = TRUE if is_settled else FALSE, TAIL.pack
+        tails = [pack(UINT, each & MASK, VBIN8, TAG_BYTES, each, ZERO, flag) for each in range(first, first + count)]
+        session.put_frames(b"".join((head, (content + head).join(tails), content)), count)
+        return first
+
     def _with_state(self, number: int, state: Composite, *, is_settled: bool, more: int) -> bytes:
         fields = {
             "handle": self.handle, "delivery_id": number & MASK, "delivery_tag": number.to_bytes(TAG_BYTES, "big"),
@@ -215,19 +269,26 @@ class ReceivingLink(ClientLink):
     """A link on which messages are received.
 
     Attributes:
+        run_owner: hears of messages that differ only in their bodies; None: the owner hears of each.
         is_draining: whether the broker was asked for what there is, and to give the rest of the credit back.
     """
 
     def __init__(self, session: ClientSession, handle: int, name: str, owner: LinkOwner) -> None:
         super().__init__(session, handle, name, RECEIVER, owner)
+        self.run_owner: RunOwner | None = None
         self.is_draining = False
         self._received = self._allowed = 0  # messages that have come; the most that the broker may have sent
 
-    def begins(self) -> None:
-        """A message begins. Raises ConditionError: it exceeds all credit, also what was taken back meanwhile."""
-        self._received += 1
-        self.delivery_count = (self.delivery_count + 1) & MASK
-        self.credit = max(0, self.credit - 1)
+    @property
+    def allowed(self) -> int:
+        """How many messages may still come."""
+        return self._allowed - self._received
+
+    def begins(self, count: int = 1) -> None:
+        """Messages begin. Raises ConditionError: they exceed all credit, also what was taken back meanwhile."""
+        self._received += count
+        self.delivery_count = (self.delivery_count + count) & MASK
+        self.credit = max(0, self.credit - count)
         if self._received > self._allowed:
             text = "more messages than the credit of the link allows"
             raise ConditionError(Condition.TRANSFER_LIMIT_EXCEEDED, text, Ends.CONNECTION)
@@ -290,6 +351,11 @@ class ClientSession:
         return self._window > 0 and not self._waiting
 
     @property
+    def window(self) -> int:
+        """How many frames may be sent now."""
+        return 0 if self._waiting else max(self._window, 0)
+
+    @property
     def is_usable(self) -> bool:
         """Whether links can be attached and used."""
         return self.is_begun and not self._is_ending
@@ -327,6 +393,14 @@ class ClientSession:
         self._next_outgoing = (self._next_outgoing + 1) & MASK
         self.connection.output += frame
         self.connection.frames_sent += 1
+
+    def put_frames(self, frames: bytes, count: int) -> None:
+        """Send frames of transfers, not more than the `window`."""
+        self._window -= count
+        self._next_outgoing = (self._next_outgoing + count) & MASK
+        self.connection.output.append(frames)
+        self.connection.frames_sent += count
+        self.connection.has_output()
 
     def send_flow(
         self, link: ReceivingLink | SendingLink | None = None, *, drain: bool = False, echo: bool = False
@@ -521,19 +595,50 @@ class ClientSession:
 
     def takes(self, transfer: dict[str, Any], *, is_first: bool) -> bool:
         """As `FrameReceiver.takes`. Raises ConditionError."""
-        self._next_incoming = (self._next_incoming + 1) & MASK
-        self._incoming_window -= 1
-        if self._incoming_window < 0:
+        if self._incoming_window < 1:
             raise ConditionError(Condition.WINDOW_VIOLATION, "more transfers than the window allows", Ends.CONNECTION)
-        if self._incoming_window < WINDOW // 2:
-            self._incoming_window = WINDOW
-            self.send_flow()
+        self._count_frames(1)
         link = self._link(transfer["handle"])
         if not isinstance(link, ReceivingLink):
             raise ConditionError(Condition.NOT_ALLOWED, "a transfer on a link for sending", Ends.CONNECTION)
         if is_first:
             self._begins(link, transfer)
         return not link.is_detaching
+
+    def _count_frames(self, count: int) -> None:
+        """Count frames of transfers that were received, and open the window again."""
+        self._next_incoming = (self._next_incoming + count) & MASK
+        self._incoming_window -= count
+        if self._incoming_window < WINDOW // 2:
+            self._incoming_window = WINDOW
+            self.send_flow()
+
+    def begin_run(self, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> ReceivedRun | None:
+        """As `FrameReceiver.begin_run`: if the owner of the link takes runs, and the body is one data section."""
+        link = self._remote.get(transfer["handle"])
+        if not isinstance(link, ReceivingLink) or link.is_detaching or link.run_owner is None:
+            return None
+        if not self.received or transfer.get("delivery_id") != (self._first_id + self.received) & MASK:
+            return None
+        try:
+            content = data[begin:end]
+            body_at = split_sections(content).body_at
+        except Amqp10Error:
+            return None
+        if not content.startswith(_DATA, body_at) or not is_one_section(content, body_at):
+            return None
+        return ReceivedRun(
+            self, link, link.run_owner, transfer, begin + body_at, min(link.allowed, self._incoming_window)
+        )
+
+    def take_run(self, incoming: ReceivedRun, bodies: Bodies) -> int:
+        """As `FrameReceiver.transferred_run`."""
+        count, first = bodies.count, self.received
+        self.received += count
+        incoming.link.begins(count)
+        self._count_frames(count)
+        incoming.owner.on_messages(first, bodies, is_settled=bool(incoming.transfer.get("settled")))
+        return count
 
     def _begins(self, link: ReceivingLink, transfer: dict[str, Any]) -> None:
         delivery_id = transfer.get("delivery_id")
@@ -555,6 +660,31 @@ class ClientSession:
             link.owner.on_message(number, content, is_settled=bool(transfer.get("settled")))
 
 
+class ReceivedRun:
+    """Messages that differ only in their bodies, as an `Incoming` of the assembler.
+
+    Attributes:
+        session, link, owner: of whom they are.
+        transfer: the fields of the first transfer.
+        body_at, most: as of `Incoming`.
+    """
+
+    __slots__ = ("body_at", "link", "most", "owner", "session", "transfer")
+
+    def __init__(
+        self,
+        session: ClientSession,
+        link: ReceivingLink,
+        owner: RunOwner,
+        transfer: dict[str, Any],
+        body_at: int,
+        most: int,
+    ) -> None:
+        self.session, self.link, self.owner, self.transfer = session, link, owner, transfer
+        self.body_at, self.most = body_at, most
+
+
+_DATA: Final = data_section(0)[:3]
 _TERMINAL: Final = frozenset((*OUTCOMES, "declared", "transactional-state"))
 
 
@@ -764,6 +894,7 @@ class ClientConnection(Connection):
         if not mechanism.is_complete:
             raise ValueError(f"the broker has not completed {mechanism.name}")
         self.is_logged_in = True
+        self.secure(layer_of(mechanism))
         self._send_open()
 
     def _refuse(self, text: str) -> None:
@@ -838,12 +969,18 @@ class ClientConnection(Connection):
         """As `FrameReceiver.takes`."""
         return self.phase is Phase.OPEN and self._session(channel, "transfer").takes(transfer, is_first=is_first)
 
-    def begin_run(self, channel: int, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> None:
-        """As `FrameReceiver.begin_run`: messages are taken singly."""
+    def begin_run(
+        self, channel: int, transfer: dict[str, Any], data: bytes, begin: int, end: int
+    ) -> ReceivedRun | None:
+        """As `FrameReceiver.begin_run`."""
+        session = self._remote.get(channel)
+        return (
+            None if session is None or self.phase is not Phase.OPEN else session.begin_run(transfer, data, begin, end)
+        )
 
-    def transferred_run(self, incoming: Any, bodies: Bodies) -> int:  # noqa: ARG002
-        """As `FrameReceiver.transferred_run`: never called."""
-        return 0
+    def transferred_run(self, incoming: ReceivedRun, bodies: Bodies) -> int:
+        """As `FrameReceiver.transferred_run`."""
+        return incoming.session.take_run(incoming, bodies)
 
     def transferred(self, channel: int, transfer: dict[str, Any], content: Content) -> None:
         """As `FrameReceiver.transferred`."""

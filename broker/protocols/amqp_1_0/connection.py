@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from qstore import __version__
@@ -45,12 +45,13 @@ from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_1_0.assembly import FrameAssembler, link_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, condition_of, error_value
 from qstore.broker.protocols.amqp_1_0.publishing import Publishing
+from qstore.broker.protocols.amqp_1_0.resuming import MAX_UNSETTLED, ResumableLinks
 from qstore.broker.protocols.amqp_1_0.session import IncomingRun, Session
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections
 from qstore.broker.protocols.connection import NORMAL, Phase
 from qstore.broker.protocols.frame_log import FrameLog, TracedFrame
-from qstore.broker.protocols.machine import Host, Peer, SessionAction
+from qstore.broker.protocols.machine import ConnectionLimits, Host, Peer, SessionAction
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Failure, Refused, Success
 from qstore.broker.security.sasl.simple import ANONYMOUS
@@ -118,18 +119,22 @@ class ServerConnection(BrokerConnection):
         max_frame: bytes of a frame that the client accepts.
         declared: transactions declared so far, in all sessions.
         is_emulating: whether clients are told that this is RabbitMQ.
+        resumable: the links of all connections that can be resumed.
+        now: seconds of a monotonic clock.
     """
 
     protocol: ClassVar[str] = "AMQP 1.0"
+    has_layers: ClassVar[bool] = True
     protocol_header: ClassVar[bytes] = AMQP_HEADER
 
     __slots__ = (
         "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "is_emulating", "max_frame",
-        "publishing",
+        "now", "publishing", "resumable",
     )  # fmt: skip
 
-    def __init__(self, host: Host, shared: Connections, peer: Peer) -> None:
+    def __init__(self, host: Host, shared: Amqp10Connections, peer: Peer) -> None:
         super().__init__(host, shared, peer, traced, b"")
+        self.resumable, self.now = shared.resumable, shared.now
         if self._received_log is not None:  # a protocol header is as a frame: there may be two
             self._received_log = FrameLog(f"RECV {self.peer}", traced, b"")
         broker = shared.broker
@@ -166,6 +171,11 @@ class ServerConnection(BrokerConnection):
     def sessions(self) -> dict[int, Session]:
         """Channel -> session."""
         return {channel: session for channel, session in self.all_sessions.items() if session.is_open}
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """As `Machine.limits`."""
+        return ConnectionLimits(self._channel_max, self.max_frame, self.heartbeat)
 
     @property
     def senders(self) -> Mapping[int, Session]:
@@ -266,6 +276,7 @@ class ServerConnection(BrokerConnection):
         """As `BrokerConnection.send_limits`: the outcome; the limits are in open."""
         self._sasl = False
         self._send_sasl("sasl-outcome", code=_CODES["ok"])
+        self.secure(self.negotiated)
 
     def refuse_login(self, outcome: Refused | Failure) -> None:
         """As `BrokerConnection.refuse_login`."""
@@ -464,7 +475,7 @@ class ServerConnection(BrokerConnection):
 
     def fail(self, error: Exception) -> None:
         """Close the connection because of an error."""
-        self.close(0, f"{condition_of(error)}: {error}", self._encoded("close", {"error": error_value(error)}))
+        self.close(0, f"{condition_of(error)}: {error}", self.encoded("close", {"error": error_value(error)}))
 
     def send_close(self, code: int, text: str, cause: bytes) -> None:  # noqa: ARG002 – it is in the cause
         """As `Connection.send_close`; the cause is the encoded performative."""
@@ -488,11 +499,25 @@ class ServerConnection(BrokerConnection):
         self._end_sessions(is_orderly=False)
 
     def _end_sessions(self, *, is_orderly: bool) -> None:
-        for channel, session in list(self.all_sessions.items()):
-            if session.is_open:
-                session.end(is_orderly=is_orderly)
+        sessions = [each for each in self.all_sessions.values() if each.is_open]
+        for channel in self.all_sessions:
             self._assembler_forgets(channel)
         self.all_sessions.clear()
+        ending = self._ending(sessions, is_orderly=is_orderly)
+        if sum(each.suspended_count for each in sessions) > MAX_UNSETTLED:
+            for each in sessions:
+                each.shut()
+            self._shared.broker.tick.turns.do(self, ending)
+        else:
+            for _ in ending:
+                pass
+
+    @staticmethod
+    def _ending(sessions: list[Session], *, is_orderly: bool) -> Iterator[None]:
+        """End sessions, one in each turn."""
+        for each in sessions:
+            each.end(is_orderly=is_orderly)
+            yield
 
     def _assembler_forgets(self, channel: int) -> None:
         self.assembler.forget_channel(channel)
@@ -536,13 +561,13 @@ class ServerConnection(BrokerConnection):
 
         Of an error or an outcome that is too large, less is sent.
         """
-        encoded = self._encoded(performative, values)
+        encoded = self.encoded(performative, values)
         fits = len(encoded) + FRAME.size <= self.max_frame
         if fits:
             self.send_frame(encode_frame(channel, encoded))
         return fits
 
-    def _encoded(self, performative: str, values: dict[str, Any]) -> bytes:
+    def encoded(self, performative: str, values: dict[str, Any]) -> bytes:
         """A performative; shortened where that is possible and it exceeds the frames of the client."""
         encoded = encode_composite(performative, values)
         excess = len(encoded) + FRAME.size - self.max_frame
@@ -559,9 +584,12 @@ class ServerConnection(BrokerConnection):
         self.send_frame(HEARTBEAT_FRAME)
 
 
+_CAN_BE_MISSED: Final = ("info", "message_annotations")
+
+
 def _shortened(whole: Composite, excess: int) -> Composite:
     """An error with a shorter description, or an outcome with such an error; without all that the client can miss."""
-    fields = {name: value for name, value in whole.fields.items() if name != "info"}
+    fields = {name: value for name, value in whole.fields.items() if name not in _CAN_BE_MISSED}
     for name, value in fields.items():
         if isinstance(value, Composite):
             fields[name] = _shortened(value, excess)
@@ -597,10 +625,29 @@ def _kind(body: bytes) -> str:
 
 
 class Amqp10Connections(Connections):
-    """The AMQP 1.0 connections of one broker, with their shared state."""
+    """The AMQP 1.0 connections of one broker, with their shared state.
+
+    Attributes:
+        resumable: the links that can be resumed.
+    """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
         super().__init__(broker, authentication, broker.settings.max_message_bytes + MAX_FRAME)
+        self.resumable = ResumableLinks(broker)
+
+    def on_timer(self, now: float) -> None:
+        """As `Connections.on_timer`; ends suspended links whose time is over."""
+        super().on_timer(now)
+        self.resumable.on_timer(now)
+
+    def user_deleted(self, user: str) -> None:
+        """As `Connections.user_deleted`: suspended links end."""
+        self.resumable.discard_of(user)
+
+    def close(self) -> None:
+        """As `Connections.close`: suspended links end."""
+        super().close()
+        self.resumable.close()
 
     def connect(self, host: Host, peer: Peer) -> ServerConnection:
         """Create the machine of a new connection."""

@@ -10,28 +10,36 @@ connection has room. It is settled at once if the client has asked for that (sen
 A message that exceeds the client's max-message-size is not for this link, as one that its selector does not match: it
 stays on the queue, for other consumers.
 
-`deliver` handles every outgoing message (`transfers` has its frames). A message that exceeds a frame of the client is
-sent as a stream (`output`), whose frames take the session's window.
+`deliver` handles every outgoing message (`transfers` has its frames), `deliver_run` many that differ only in their
+bodies: these stay together until something else than an acceptance of them comes. If they came over another protocol,
+what they have in common is converted once, and each body becomes a data section. A message that exceeds a frame of the
+client is sent as a stream (`output`), whose frames take the session's window.
 
 Source: AMQP 1.0, part "transport", section 2.6 and 2.7; part "messaging", section 3.5.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.message import Buffer
+from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream
+from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
-from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections, run_as_sections
+from qstore.broker.protocols.amqp_1_0.resuming import RECEIVED, Resumption, Tracked, rest_at
 from qstore.broker.protocols.amqp_1_0.transfers import (
     DOFF,
     FALSE,
+    ID_AT,
     MASK,
     MORE,
+    TAG_AT,
     TAG_BYTES,
     TAIL,
     TRUE,
@@ -40,24 +48,25 @@ from qstore.broker.protocols.amqp_1_0.transfers import (
     ZERO,
     transfer_frames,
     transfer_heads,
+    with_ids,
 )
-from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
+from qstore.broker.protocols.consumer import HeldRun, SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import (
     CONVERSION_OF_HEADER,
     COST_OF_CONVERSION,
     COST_OF_MESSAGE,
-    Stream,
 )
-from qstore.formats.amqp_1_0.composites import encode_composite
-from qstore.formats.amqp_1_0.frames import AMQP, FRAME
+from qstore.broker.protocols.output import Stream as OutputStream
+from qstore.formats.amqp_1_0.composites import Composite, encode_composite
+from qstore.formats.amqp_1_0.frames import AMQP, FRAME, encode_frame
+from qstore.formats.kernels import write_deliveries
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.addresses import Node
     from qstore.broker.protocols.amqp_1_0.session import Session
     from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Retired
-    from qstore.formats.amqp_1_0.composites import Composite
 
 CREDIT: Final = 1_000
 """Messages that a client may send on a link before the broker gives it more credit."""
@@ -71,6 +80,11 @@ ANY_SIZE: Final = 1 << 62
 """A maximum size of messages that none has: the client has set no limit."""
 
 SETTLED: Final = 1  # sender-settle-mode
+
+_COST_OF_RESUMED: Final = 2_000
+"""Bytes of room for a delivery that is resumed, and settled if the client has an outcome: some 130 take 8 ms."""
+
+_TAG_BITS: Final = 24  # of the tags of a link that can be resumed, by which they differ from earlier ones
 
 _pack_frame: Final = FRAME.pack
 _pack_tail: Final = TAIL.pack
@@ -108,11 +122,14 @@ class IncomingLink:
         is_control: whether its target is the coordinator of transactions.
         is_management: whether its target is the node for management.
         state: that of the message that has begun last, until it is complete.
+        settles_first: whether the broker settles messages: the receiver settles first.
+        tracked: tag -> message that is not settled, if the sender settles, or the link can be resumed.
+        resumption: for a link that can be resumed; else None.
     """
 
     __slots__ = (
         "address", "credit", "delivery_count", "handle", "is_control", "is_management", "is_partial", "name", "node",
-        "owned", "session", "state",
+        "owned", "resumption", "session", "settles_first", "state", "tracked",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
@@ -121,6 +138,14 @@ class IncomingLink:
         self.is_partial = self.is_control = self.is_management = False
         self.state: object = None
         self.owned: list[Queue] = []
+        self.settles_first = True
+        self.tracked: dict[bytes, Tracked] = {}
+        self.resumption: Resumption | None = None
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether it has `tracked` messages."""
+        return not self.settles_first or self.resumption is not None
 
 
 class Delivery:
@@ -130,12 +155,13 @@ class Delivery:
         link: its link.
         entry: its place on the queue of the link.
         retired: what becomes of it with a transaction; None if it is part of none.
+        tag: the tag of one that was resumed; None for that of its number.
     """
 
-    __slots__ = ("entry", "link", "retired")
+    __slots__ = ("entry", "link", "retired", "tag")
 
-    def __init__(self, link: OutgoingLink, entry: Entry) -> None:
-        self.link, self.entry = link, entry
+    def __init__(self, link: OutgoingLink, entry: Entry, tag: bytes | None = None) -> None:
+        self.link, self.entry, self.tag = link, entry, tag
         self.retired: Retired | None = None
 
 
@@ -163,15 +189,17 @@ class OutgoingLink(SendingConsumer):
         default: the outcome of messages that are settled without one.
         owned: queues that end with it.
         is_durable: whether its queue is a durable subscription, which ends when the client closes the link.
+        keeps_offset: the name under which a stream keeps its offset, until the client closes it; empty for none.
         delivered: messages sent.
         transaction: the one in which it acquires messages; None for none.
         unsettled: the numbers of its deliveries that are not settled, in ascending order.
+        resumption: for a link that can be resumed; else None.
     """
 
     __slots__ = (
-        "_head", "_head_with_more", "_kind", "_max_message", "_selector", "credit", "default", "delivered",
-        "delivery_count", "handle", "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session",
-        "settles", "transaction", "unsettled",
+        "_head", "_head_with_more", "_kind", "_max_message", "_selector", "_tags", "_takes_runs", "credit", "default",
+        "delivered", "delivery_count", "handle", "is_attached", "is_draining", "is_durable", "keeps_offset", "name",
+        "no_local", "owned", "resumption", "session", "settles", "transaction", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -197,9 +225,13 @@ class OutgoingLink(SendingConsumer):
         self.delivery_count = self.credit = self.delivered = 0
         self.is_attached = True
         self.is_draining = self.is_durable = False
+        self.keeps_offset = ""
         self.owned: list[Queue] = []
         self.transaction: OpenTransaction | None = None
         self.unsettled: dict[int, None] = {}
+        self.resumption: Resumption | None = None
+        self._takes_runs = acquires and selector is None and not isinstance(queue, Stream)
+        self._tags = 0  # added to the number of a delivery, its tag
         self._head, self._head_with_more = transfer_heads(handle)
         text = None if selector is None else selector.text
         self._kind = "AMQP 1.0", text, session.connection.publisher if no_local else None, max_message
@@ -223,8 +255,92 @@ class OutgoingLink(SendingConsumer):
         """Mark it as ready, if it can take messages."""
         if self.is_waiting or self.credit <= 0 or not self.is_attached or not self.session.can_send:
             return
+        if self.resumption is not None and not self._resume(self.resumption):
+            return
         if not self.queue.is_deleted:
             self.queue.wake(self)
+
+    # ---- resumed deliveries ----
+
+    def resume(self, resumption: Resumption) -> None:
+        """Make it a link that can be resumed: its tags are not those of an earlier session."""
+        self.resumption = resumption
+        self._tags = secrets.randbits(_TAG_BITS) << 8 * _TAG_BYTES - _TAG_BITS
+
+    def tag_of(self, number: int, delivery: Delivery) -> bytes:
+        """The tag of a delivery."""
+        return delivery.tag or (self._tags + number).to_bytes(_TAG_BYTES, "big")
+
+    def _resume(self, resumption: Resumption) -> bool:
+        """Resume deliveries, as far as there is credit. Returns whether new messages may follow."""
+        session, waiting = self.session, resumption.to_send
+        while waiting and self.credit > 0 and session.can_send and session.connection.room > 0 and self.is_attached:
+            self._resume_one(resumption, *waiting.popleft())
+        if waiting and self.is_attached and session.connection.room <= 0:
+            session.connection.has_output()  # renews its room
+            session.resume_later()
+        can_take = self.is_attached and self.credit > 0 and session.can_send
+        return not waiting and not resumption.is_partial and can_take
+
+    def _resume_one(self, resumption: Resumption, tag: bytes, state: Composite | None) -> None:
+        session, connection = self.session, self.session.connection
+        entry: Entry = resumption.waiting.pop(tag)
+        number = session.next_delivery
+        session.next_delivery = number + 1
+        fields: dict[str, Any] = {
+            "handle": self.handle,
+            "delivery_id": number & _MASK,
+            "delivery_tag": tag,
+            "message_format": 0,
+            "settled": False,
+            "resume": True,
+        }
+        sections: bytes = b""
+        body: Content = b""
+        has_outcome = state is not None and state.name != RECEIVED
+        is_too_large = False
+        if has_outcome:
+            fields["state"] = state
+        else:
+            message = native_of(entry.message, SectionMessage, as_sections)
+            assert message is not None, "it was delivered before"
+            returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
+            sections = message.delivered_header(
+                is_redelivered=entry.is_redelivered, returns=returns, now=session.broker.clock(),
+                is_annotated=connection.is_emulating,
+            )  # fmt: skip
+            body = message.body
+            connection.room -= len(sections) + len(body)
+            is_too_large = len(sections) + len(body) > self._max_message
+            if is_too_large:
+                sections = body = b""
+                fields |= {"settled": True, "aborted": True}
+            elif state is not None:
+                sections, body, begin = _rest(sections, body, state.fields)
+                fields["state"] = Composite(RECEIVED, begin)
+        last = connection.encoded("transfer", fields)
+        size = len(sections) + len(body)
+        connection.messages_sent += 1
+        connection.room -= _COST_OF_RESUMED
+        self.delivery_count = (self.delivery_count + 1) & _MASK
+        self.credit -= 1
+        if is_too_large:
+            connection.resumable.give_back(self.queue, [entry])
+        else:
+            session.unsettled[number] = Delivery(self, entry, tag)
+            self.unsettled[number] = None
+        if FRAME.size + len(last) + size <= connection.max_frame and isinstance(body, bytes):
+            connection.send_frame(encode_frame(session.channel, last + sections + body))
+            session.sent_frame()
+        else:
+            with_more = encode_composite("transfer", {**fields, "more": True})
+            frames = transfer_frames(session.channel, connection.max_frame, last, with_more, sections, body)
+            session.stream(self, frames)
+        if has_outcome:
+            assert state is not None
+            session.settle_resumed(number, state)
+        if session.is_full:
+            session.can_send = False
 
     # ---- messages ----
 
@@ -265,7 +381,7 @@ class OutgoingLink(SendingConsumer):
         number = session.next_delivery
         session.next_delivery = number + 1
         head, settled = self._head, _TRUE if self.settles else _FALSE
-        tail = _pack_tail(_UINT, number & _MASK, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        tail = _pack_tail(_UINT, number & _MASK, _VBIN8, _TAG_BYTES, self._tags + number, _ZERO, settled)
         transaction = self.transaction
         if transaction is not None:
             head, tail = b"", self._transactional(transaction, number, is_more=False)
@@ -299,7 +415,79 @@ class OutgoingLink(SendingConsumer):
                 transaction.acquire(number, session.unsettled)
             session.unsettled[number] = Delivery(self, entry)
             self.unsettled[number] = None
-            if len(session.unsettled) >= MAX_UNSETTLED:
+            if len(session.unsettled) + session.held_runs.count >= session.max_unsettled:
+                session.can_send = False
+        return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
+
+    # ---- messages in runs ----
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `Consumer.room_for`."""
+        session, bodies = self.session, run.bodies
+        connection = session.connection
+        if connection.room <= 0 or not session.can_send or not self.is_attached:
+            return 0
+        if run.template.expires_at or not bodies.is_even:
+            return 0
+        if not self._takes_runs or self.transaction is not None or self.resumption is not None:
+            return 0
+        if self.no_local and run.template.handling.publisher is connection.publisher:
+            return 0
+        found = run_as_sections(run)
+        if found is None:
+            return 0
+        message, lead = found
+        size = len(self._sections(message, is_redelivered=True)) + len(lead) + bodies.largest
+        if size > self._max_message or FRAME.size + len(self._head) + TAIL.size + size > connection.max_frame:
+            return 0
+        most = min(self.credit, session.window, _MASK + 1 - (session.next_delivery & _MASK))
+        if not self.settles:
+            most = min(most, session.max_unsettled - session.unsettled_count)
+        return min(most, -(-connection.room // (run.largest + COST_OF_MESSAGE)))
+
+    def _sections(self, message: SectionMessage, *, is_redelivered: bool) -> bytes:
+        """The sections before the bodies of a run. It is not redelivered where returns are counted."""
+        session = self.session
+        return message.delivered_header(
+            is_redelivered=is_redelivered, returns=0, now=session.broker.clock(),
+            is_annotated=session.connection.is_emulating,
+        )  # fmt: skip
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        session, messages, count = self.session, run.run, run.count
+        connection, bodies = session.connection, messages.bodies
+        found = run_as_sections(messages)
+        assert found is not None, "room_for has found it"
+        message, lead = found
+        if message is not messages.template:
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(message.header)
+        sections = self._sections(message, is_redelivered=run.is_redelivered) + lead
+        number, settled = session.next_delivery, _TRUE if self.settles else _FALSE
+        session.next_delivery = number + count
+        first_id, head = number & _MASK, self._head
+        size = FRAME.size + len(head) + TAIL.size + len(sections) + bodies.largest
+        tail = _pack_tail(_UINT, first_id, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        before = b"".join((_pack_frame(size, _DOFF, AMQP, session.channel), head, tail, sections))
+        tail_at = FRAME.size + len(head)
+        frames = write_deliveries(
+            before, tail_at + TAG_AT, number, (), bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
+            b"",
+        )  # fmt: skip
+        connection.output.append(with_ids(frames, size, tail_at + ID_AT, first_id, count))
+        connection.frames_sent += count
+        connection.messages_sent += count
+        session.sent_frames(count)
+        connection.room -= run.size + count * COST_OF_MESSAGE
+        connection.has_output()
+        self.delivered += count
+        self.delivery_count = (self.delivery_count + count) & _MASK
+        self.credit -= count
+        if self.settles:
+            session.dequeue_run(self.queue, run)
+        else:
+            session.held_runs.add(HeldRun(self.queue, run, self, number))
+            if session.is_full:
                 session.can_send = False
         return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
 
@@ -308,7 +496,7 @@ class OutgoingLink(SendingConsumer):
         fields = {
             "handle": self.handle,
             "delivery_id": number & _MASK,
-            "delivery_tag": number.to_bytes(_TAG_BYTES, "big"),
+            "delivery_tag": (self._tags + number).to_bytes(_TAG_BYTES, "big"),
             "message_format": 0,
             "settled": self.settles,
             "more": is_more or None,
@@ -321,11 +509,27 @@ class OutgoingLink(SendingConsumer):
         if self.is_attached:
             self.session.link_lost(self)
 
+    def fail(self, error: Exception) -> None:
+        """As `Consumer.fail`: detach the link."""
+        if self.is_attached:
+            self.session.fail_link(self.handle, error)
+
+
+def _rest(sections: bytes, body: Content, received: dict[str, Any]) -> tuple[bytes, Content, dict[str, int]]:
+    """What a client has not received of a message, and where that begins: all of a very large one."""
+    section, offset = received["section_number"], received["section_offset"]
+    if isinstance(body, bytes):
+        whole = sections + body
+        at = rest_at(whole, section, offset)
+        if at:
+            return b"", whole[at:], {"section_number": section, "section_offset": offset}
+    return sections, body, {"section_number": 0, "section_offset": 0}
+
 
 Link = IncomingLink | OutgoingLink | AnswerLink
 
 
-class TransferStream(Stream):
+class TransferStream(OutputStream):
     """The frames of a message that does not fit one, as far as the session's window is open.
 
     Args:

@@ -17,7 +17,7 @@ is stored as `u32 header size | u32 mark | u64 expiration | exchange | routing k
 
 Headers that the broker adds, for example to a dead letter, are message-annotations, because the sender's sections never
 change. In turn, annotations are headers for routing, selectors and consumers of other protocols; an application
-property of the same name takes precedence.
+property of the same name takes precedence, except over x-death, which is of the broker (`deaths`).
 
 README.md has the mapping between the protocols, in both directions.
 
@@ -32,6 +32,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from qstore.broker.model.dead_letters import X_DEATH
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
 from qstore.broker.model.message import (
     CORRELATION_ID_HEADER,
@@ -40,13 +41,17 @@ from qstore.broker.model.message import (
     Handling,
     LargeContent,
     Message,
+    NewMessage,
     Properties,
     ReplyAddress,
     content_of,
     pieces_of,
 )
+from qstore.broker.model.queues.stream_log import OFFSET
+from qstore.broker.model.run import MessageRun
 from qstore.broker.model.schedule import MAX_TIME
-from qstore.broker.protocols.amqp_1_0.addresses import NodeKind, strict_node
+from qstore.broker.protocols.amqp_1_0.addresses import NodeKind, reply_text, strict_node, without_url
+from qstore.broker.protocols.amqp_1_0.deaths import ANNOTATIONS, DEATHS, annotation_of, header_of, is_deaths
 from qstore.broker.protocols.message import CONTENT_TYPES, MESSAGE_ID_HEADER, SUBJECT_HEADER, NativeMessage
 from qstore.formats.amqp_0_10.maps import check_amount
 from qstore.formats.amqp_0_10.maps import read_value as read_typed
@@ -55,7 +60,9 @@ from qstore.formats.amqp_1_0.composites import encode_composite, list_bounds, se
 from qstore.formats.amqp_1_0.neutral import is_simple, map_value, neutral_map, value_of
 from qstore.formats.amqp_1_0.sections import (
     APPLICATION_PROPERTIES,
+    BODY_DESCRIPTORS,
     DATA,
+    DESCRIPTOR_BYTES,
     FOOTER,
     MESSAGE_ANNOTATIONS,
     VALUE,
@@ -97,10 +104,13 @@ _FEATURE: Final = "x-"
 _EXCHANGE: Final = "x-exchange"
 _KEY: Final = "x-routing-key"
 _COMPLEX: Final = "x-opt-"
+_NULL: Final = Value("null", None)
 
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
-_DELIVERY: Final = b"x-opt-delivery-"
+DELIVERY: Final = b"x-opt-delivery-"
+"""How the names of both begin; that of no other annotation that the broker knows does."""
+
 _WITH_ANNOTATIONS: Final = 4  # pieces of a large message in which its annotations are
 
 _GROUP_AT: Final = 10  # number of group-id among the properties
@@ -207,9 +217,16 @@ class SectionMessage(NativeMessage):
             0.0,
         )  # fmt: skip
 
-    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002
-        """As `Message.head_in`: messages that are read back are read singly."""
-        return None
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:
+        """As `Message.head_in`, with the descriptor of its body: no other section begins there in one like it.
+
+        A field of the stored data has the size of the message, so that all of them have the same.
+        """
+        head = super().head_in(data, begin, end)
+        if head is None:
+            return None
+        lead = data[begin + len(head) : begin + len(head) + DESCRIPTOR_BYTES]
+        return head + lead if lead in BODY_DESCRIPTORS else None
 
     # ---- delivered ----
 
@@ -249,14 +266,20 @@ class SectionMessage(NativeMessage):
         except Amqp10Error:
             return {}
 
-    def _map(self, bounds: tuple[int, int]) -> TypedMap:
+    def _pairs(self, bounds: tuple[int, int]) -> tuple[tuple[Value, Value], ...]:
         """The entries of a section that is a map; empty if there is none, or it cannot be decoded."""
         if not bounds[1]:
-            return EMPTY_MAP
+            return ()
         try:
-            return neutral_map(section_value(self.header, bounds).value)
+            found: tuple[tuple[Value, Value], ...] = section_value(self.header, bounds).value
         except Amqp10Error:
-            return EMPTY_MAP
+            return ()
+        return found
+
+    def _map(self, bounds: tuple[int, int]) -> TypedMap:
+        """The same, as neutral values."""
+        pairs = self._pairs(bounds)
+        return neutral_map(pairs) if pairs else EMPTY_MAP
 
     def annotations(self) -> TypedMap:
         """Its message-annotations."""
@@ -284,9 +307,14 @@ class SectionMessage(NativeMessage):
 
     def headers(self) -> TypedMap:
         """Its application properties, and with other names its message-annotations and its group."""
-        own, others = self.application_properties(), (*self.annotations().entries, *self._group())
+        own, annotations = self.application_properties(), self.annotations()
+        others = (*annotations.entries, *self._group())
         if not others:
             return own
+        deaths = annotations.get(DEATHS)
+        if deaths is not None and is_deaths(deaths):
+            others = (*(each for each in others if each[0] not in _OF_DEATHS), (X_DEATH, header_of(deaths)))
+            own = TypedMap(tuple(each for each in own.entries if each[0] != X_DEATH))
         names = set(own)
         return TypedMap((*own.entries, *(entry for entry in others if entry[0] not in names)))
 
@@ -352,10 +380,12 @@ class SectionMessage(NativeMessage):
         """The sections before the body with other message-annotations. Raises HeaderTooLargeError."""
         if not changes:
             return self.header, self.sections
-        kept = [entry for entry in self.annotations().entries if entry[0] not in changes]
-        kept += [(name, value) for name, value in changes.items() if value is not None]
-        section = _annotations_section(kept)
         old = self.sections
+        replaced = _OF_DEATHS.union(changes) if X_DEATH in changes else changes
+        section = _annotations_section(
+            [(name, value) for name, value in changes.items() if value is not None],
+            tuple(each for each in self._pairs(old.annotations) if plain_key(each[0]) not in replaced),
+        )
         begin, end = old.annotations if old.annotations[1] else (old.header[1], old.header[1])
         header = self.header[:begin] + section + self.header[end:]
         if len(header) > max(MAX_HEADER, len(self.header)):
@@ -363,9 +393,24 @@ class SectionMessage(NativeMessage):
         return header, split_sections(header)
 
 
-def _annotations_section(entries: Sequence[tuple[str, TypedValue]]) -> bytes:
-    """Message-annotations; their names are symbols, or strings where they are not ASCII. Empty for none."""
-    pairs = tuple((Value("symbol" if name.isascii() else "string", name), value_of(typed)) for name, typed in entries)
+_OF_DEATHS: Final = frozenset((X_DEATH, DEATHS))  # both names: earlier versions have stored the former
+
+
+def _annotations_section(
+    entries: Sequence[tuple[str, TypedValue]], kept: tuple[tuple[Value, Value], ...] = ()
+) -> bytes:
+    """Message-annotations; their names are symbols, or strings where they are not ASCII. Empty for none.
+
+    Args:
+        entries: those to encode; x-death becomes x-opt-deaths.
+        kept: further ones, before them.
+    """
+    pairs = kept
+    for name, typed in entries:
+        if name == X_DEATH and is_deaths(typed):
+            pairs += ((Value("symbol", DEATHS), annotation_of(typed)),)
+        else:
+            pairs += ((Value("symbol" if name.isascii() else "string", name), value_of(typed)),)
     return encode_section(MESSAGE_ANNOTATIONS, Value("map", pairs)) if pairs else b""
 
 
@@ -379,6 +424,7 @@ def _plain(value: Any) -> Any:
 def _reply_address(address: object) -> ReplyAddress | None:
     if not isinstance(address, str):
         return None
+    address = without_url(address)
     try:
         node = strict_node(address)
     except InvalidArgumentError:
@@ -481,7 +527,14 @@ def expiry_of(header: bytes, sections: Sections) -> float:
 def mentions_delivery(content: Content) -> bool:
     """Whether a message, as it was received, may have one of the annotations of `delivery_time`."""
     pieces = pieces_of(content)
-    return _DELIVERY in (pieces[0] if len(pieces) == 1 else b"".join(pieces[:_WITH_ANNOTATIONS]))
+    if DELIVERY not in (pieces[0] if len(pieces) == 1 else b"".join(pieces[:_WITH_ANNOTATIONS])):
+        return False
+    try:
+        header, _, sections = split_message(content)
+    except Amqp10Error:
+        return False  # it is refused when it is published
+    begin, end = sections.annotations
+    return header.find(DELIVERY, begin, end) >= 0
 
 
 def delivery_time(message: SectionMessage, now: float) -> float:
@@ -495,7 +548,7 @@ def delivery_time(message: SectionMessage, now: float) -> float:
         InvalidArgumentError: an annotation for that is not a number of milliseconds.
     """
     begin, end = message.sections.annotations
-    if not end or message.header.find(_DELIVERY, begin, end) < 0:
+    if not end or message.header.find(DELIVERY, begin, end) < 0:
         return 0.0
     try:
         annotations = section_value(message.header, message.sections.annotations).value
@@ -563,17 +616,60 @@ def as_sections(message: Message) -> SectionMessage | None:
     """A message of another protocol in its 1.0 form; None if AMQP 1.0 cannot represent it."""
     try:
         neutral, content = _decoded(message)
-        body = _body_of(content)
-        header = encode_header(message.is_persistent, min(message.handling.priority, _MAX_PRIORITY), None, False, 0)
-        header += _sections_of(message, neutral)
-        routed = records.encode_routed(message.exchange, message.routing_key)
-        sections = split_sections(header)
-        fields = fields_of(header, sections)
+        return _converted(message, neutral, _body_of(content))
     except (Amqp10Error, BrokerRecordError):
         return None
+
+
+def run_as_sections(run: MessageRun) -> tuple[SectionMessage, bytes] | None:
+    """What messages of a run, all of one size, have in common in their 1.0 form, and what their bodies begin with.
+
+    None if they have to be converted singly, or AMQP 1.0 cannot represent them.
+    """
+    template = run.template
+    if isinstance(template, SectionMessage):
+        return template, run.lead
+    converted = template.converted(_template_as_sections)
+    return None if converted is None else (converted, data_section(run.bodies.largest))
+
+
+def _template_as_sections(template: Message) -> SectionMessage | None:
+    """The template of a run whose bodies become data sections; None if each has to be decoded."""
+    try:
+        neutral = template.properties()
+        return None if neutral.content_type in _TYPES else _converted(template, neutral, b"")
+    except (Amqp10Error, BrokerRecordError):
+        return None
+
+
+def _converted(message: Message, neutral: Properties, body: Content) -> SectionMessage:
+    """A message of another protocol with these properties and this body. Raises Amqp10Error and BrokerRecordError."""
+    header = encode_header(message.is_persistent, min(message.handling.priority, _MAX_PRIORITY), None, False, 0)
+    header += _sections_of(neutral, message.routing_key if message.exchange else None)
+    routed = records.encode_routed(message.exchange, message.routing_key)
+    sections = split_sections(header)
     return SectionMessage(
-        header, body, sections, message.exchange, message.routing_key, routed, fields, message.handling,
-        message.expires_at,
+        header, body, sections, message.exchange, message.routing_key, routed, fields_of(header, sections),
+        message.handling, message.expires_at,
+    )  # fmt: skip
+
+
+def new_sections(new: NewMessage, body: bytes) -> SectionMessage:
+    """Encode a transient message that the broker itself publishes.
+
+    Args:
+        new: all of it but its content.
+        body: an encoded value, its content.
+
+    Raises:
+        Amqp10Error, BrokerRecordError: it cannot be encoded.
+    """
+    neutral = Properties(headers=new.headers, correlation_id=new.correlation_id, reply_to=new.reply_to)
+    header = encode_header(False, PLAIN_HANDLING.priority, None, False, 0) + _sections_of(neutral)
+    sections = split_sections(header)
+    return SectionMessage(
+        header, encode_section(VALUE, _NULL)[:-1] + body, sections, new.exchange, new.routing_key,
+        records.encode_routed(new.exchange, new.routing_key), fields_of(header, sections), PLAIN_HANDLING, 0.0,
     )  # fmt: skip
 
 
@@ -614,8 +710,12 @@ def _body_of(content: Content | TypedValue) -> Content:
     return content_of((head, *content.pieces))
 
 
-def _sections_of(message: Message, neutral: Properties) -> bytes:
-    """Message-annotations, properties and application-properties. Raises Amqp10Error."""
+def _sections_of(neutral: Properties, key: str | None = None) -> bytes:
+    """Message-annotations, properties and application-properties; `key` is the subject if there is none.
+
+    Raises:
+        Amqp10Error: a value cannot be encoded.
+    """
     properties: list[tuple[str, TypedValue]] = []
     annotations: list[tuple[str, TypedValue]] = []
     message_id, subject = neutral.message_id, neutral.subject
@@ -632,7 +732,7 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
             message_id = typed.value
         elif name == SUBJECT_HEADER and subject is None and isinstance(typed.value, str):
             subject = typed.value
-        elif not is_simple(typed):
+        elif name == OFFSET or name in ANNOTATIONS or not is_simple(typed):
             annotations.append((name if name.startswith(_FEATURE) else _COMPLEX + name, typed))
         else:
             properties.append((name, typed))
@@ -640,8 +740,8 @@ def _sections_of(message: Message, neutral: Properties) -> bytes:
     fields: dict[str, Any] = {
         "message_id": _id_value(message_id),
         "user_id": neutral.user_id or None,
-        "subject": subject or (message.routing_key if message.exchange else None) or None,
-        "reply_to": None if reply is None else Value("string", "/".join(filter(None, reply))),
+        "subject": subject or key or None,
+        "reply_to": None if reply is None else Value("string", reply_text(*reply)),
         "correlation_id": _id_value(correlation_id),
         "content_type": _symbol(neutral.content_type),
         "content_encoding": _symbol(neutral.content_encoding),

@@ -30,6 +30,7 @@ from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
 from qstore.broker.protocols.amqp_1_0.message import (
+    DELIVERY,
     NO_HEADER,
     HeaderFields,
     SectionMessage,
@@ -37,7 +38,6 @@ from qstore.broker.protocols.amqp_1_0.message import (
     expiry_of,
     fields_of,
     is_one_section,
-    mentions_delivery,
     split_message,
 )
 from qstore.broker.protocols.publishing import PublishChecks
@@ -145,7 +145,7 @@ class Publishing(PublishChecks):
         header = self._header
         if not header or self._fields.ttl or not data.startswith(header, begin):
             return None
-        if mentions_delivery(header) or not is_one_section(data[begin:end], len(header)):
+        if DELIVERY in header or not is_one_section(data[begin:end], len(header)):
             return None
         return self._message(header, b"", self._sections, self._fields, 0.0, _no_time)
 
@@ -237,6 +237,8 @@ def publish(
     if exchange.is_internal:
         raise UnauthorizedError(f'exchange "{exchange.name}" is internal')
     if publishing.has_rare:
+        if session.rate is not None:
+            session.rate.take(1, session.connection)
         publishing.check(message, exchange, broker, connection, in_transaction=transaction is not None)
     outcome = ACCEPTED
     due = delivery_time(message, broker.clock()) if message.sections.annotations[1] else 0.0

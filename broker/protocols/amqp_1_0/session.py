@@ -19,6 +19,10 @@
 **Credit.** A link gets credit for `CREDIT` messages, and more when half of it is used, unless as many messages of the
 session wait for the disk or for a queue that flow control has stopped.
 
+**Receiver settle mode second.** A message of the client has its outcome, and stays unsettled until the client settles
+it. A link with more than `CREDIT` of these gets no credit, and a session has at most `MAX_UNSETTLED`. Links that can be
+resumed: `resuming`.
+
 **Windows.** Each end says how many transfer frames it accepts. The broker's window is renewed when half of it is used;
 the client's is kept by `window`: with none left, nothing is sent.
 
@@ -34,7 +38,8 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
@@ -45,6 +50,8 @@ from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import (
     AT_ONCE,
     MOVED_AT_ONCE,
@@ -74,6 +81,8 @@ from qstore.broker.protocols.amqp_1_0.links import (
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, mentions_delivery
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish, publish_run
+from qstore.broker.protocols.amqp_1_0.resuming import MAX_UNSETTLED as MAX_RESUMABLE
+from qstore.broker.protocols.amqp_1_0.resuming import Resumption, Tracked, encode_unsettled
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
     Transactions,
@@ -83,10 +92,20 @@ from qstore.broker.protocols.amqp_1_0.transactions import (
 )
 from qstore.broker.protocols.amqp_1_0.transfers import MASK, difference
 from qstore.broker.protocols.broker_connection import ignore_error
-from qstore.broker.protocols.consumer import COST_OF_DELETION, DROPPED_AT_ONCE, give_back, has_many, numbers_among
+from qstore.broker.protocols.consumer import (
+    COST_OF_DELETION,
+    DROPPED_AT_ONCE,
+    NO_NUMBER,
+    HeldRun,
+    HeldRuns,
+    give_back,
+    has_many,
+    numbers_among,
+)
+from qstore.broker.protocols.machine import SessionModes
 from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_1_0.codes import Condition
-from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
+from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, encode_composite
 from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.kernels.bodies import Bodies
@@ -103,7 +122,15 @@ WINDOW: Final = 4_096
 MAX_LINKS: Final = 10_000
 """Links of one session."""
 
+RUNS_AT_ONCE: Final = 4_000
+"""Messages in runs that are accepted in one turn."""
+
 _SENDER, _RECEIVER = False, True
+_FIRST: Final = 0  # receiver-settle-mode
+
+ROOM_FOR_REST: Final = 64
+"""Bytes of attach, besides a map of unsettled deliveries: heads of the frame, of the map and of the field after it."""
+
 _UNLIMITED: Final = (1 << 31) - 1
 
 
@@ -121,24 +148,28 @@ class Session:
         virtual_host: that of its connection.
         is_open: whether frames are accepted: end was neither sent nor received.
         can_send: whether messages may be sent: it is open, sends no stream, socket and window have room, and it has
-            fewer than `MAX_UNSETTLED` messages unsettled.
+            fewer than `max_unsettled` messages unsettled.
         window: transfer frames that the client accepts.
         next_delivery: the number of the next delivery to the client.
-        unsettled: number -> delivery, until it is settled, in ascending order.
+        unsettled: number -> delivery, until it is settled; those that were in runs may come later.
+        held_runs: unsettled deliveries in runs.
+        max_unsettled: how many there may be.
         ledger: the messages of the client, by number.
         received: how many there are.
         links: handle of the client -> link.
         transactions: its transactions.
         owned: queues that end with it.
+        rate: limits how fast it may publish; None for no limit.
         name, user, timeout, txn_starts, txn_commits, txn_rejects: as in `ManagedSession`.
     """
 
     __slots__ = (
-        "__weakref__", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
+        "__weakref__", "_awaited", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
         "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes", "_presettled",
-        "_reported", "_stream", "_unfinished_drains", "broker", "can_send", "channel", "connection", "is_open",
-        "ledger", "links", "name", "next_delivery", "owned", "received", "timeout", "transactions", "txn_commits",
-        "txn_rejects", "txn_starts", "unsettled", "user", "virtual_host", "window",
+        "_reported", "_stream", "_told", "_tracked", "_unfinished_drains", "broker", "can_send", "channel",
+        "connection", "held_runs", "is_open", "ledger", "links", "max_unsettled", "name", "next_delivery", "owned",
+        "rate", "received", "timeout", "transactions", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user",
+        "virtual_host", "window",
     )  # fmt: skip
 
     def __init__(self, channel: int, connection: ServerConnection, broker: Broker, fields: dict[str, Any]) -> None:
@@ -149,6 +180,7 @@ class Session:
         self.is_open = True
         self.can_send = connection.can_send
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
+        self.rate = connection.new_rate()
         self.transactions = Transactions(self)
         # the client's transfers
         self._next_incoming: int = fields["next_outgoing_id"]
@@ -160,11 +192,16 @@ class Session:
         self._reported, self._presettled = Done(0), Done(0)
         self._outcomes: dict[int, Composite] = {}  # number -> outcome, of those that are not accepted
         self._held: HeldMessages | None = None
+        self._tracked: dict[int, Tracked] = {}  # number -> message of a link with `tracked` ones, until it was told
+        self._told: dict[int, Tracked] = {}  # delivery-id -> one that was told, and is not settled
+        self._awaited: list[tuple[list[Tracked], Callable[[], None]]] = []  # called when they have outcomes
         self._incoming: dict[IncomingLink, None] = {}  # those that have had messages since the last report
         # transfers to the client
         self._next_outgoing = self.next_delivery = 0
         self.window: int = fields["incoming_window"]
         self.unsettled: dict[int, Delivery] = {}
+        self.held_runs = HeldRuns()
+        self.max_unsettled = MAX_UNSETTLED
         self._stream: TransferStream | None = None
         self._is_blocked = False  # whether the stream waits for the window
         self._drains: dict[OutgoingLink, None] = {}
@@ -200,12 +237,12 @@ class Session:
     @property
     def is_full(self) -> bool:
         """Whether it can hold no more messages that are not settled, or that leave with the commit of a transaction."""
-        return len(self.unsettled) + self.transactions.taken_count >= MAX_UNSETTLED
+        return self.unsettled_count + self.transactions.taken_count >= self.max_unsettled
 
     @property
     def unsettled_count(self) -> int:
         """Messages delivered to the client and not settled."""
-        return len(self.unsettled)
+        return len(self.unsettled) + self.held_runs.count
 
     @property
     def credit(self) -> int:
@@ -216,6 +253,28 @@ class Session:
     def outstanding_commands(self) -> int:
         """Messages of the client that are not done."""
         return self.received - self.ledger.done.count_below(self.received)
+
+    @property
+    def suspended_count(self) -> int:
+        """Deliveries that would be kept if the connection was lost now."""
+        return sum(
+            len(each.unsettled if isinstance(each, OutgoingLink) else each.tracked)
+            for each in self.links.values()
+            if not isinstance(each, AnswerLink) and each.resumption is not None
+        )
+
+    @property
+    def modes(self) -> SessionModes:
+        """As `ManagedSession.modes`: the client learns the outcome of each message that it has not sent settled."""
+        transactions = self.transactions.open
+        return SessionModes(
+            confirms=True,
+            is_transactional=bool(transactions),
+            prefetch=0,
+            shared_prefetch=0,
+            published=sum(len(each.work.messages) for each in transactions),
+            settled=sum(len(each.retired) for each in transactions),
+        )
 
     def close_subscription(self, destination: str) -> None:
         """As `ManagedSession.close_subscription`."""
@@ -312,6 +371,34 @@ class Session:
             self._refuse_link(attach, error)
 
     def _attached(self, attach: Attach) -> None:
+        resumable, key = self.connection.resumable, attach.key
+        before = resumable.attached.get(key)
+        if before is not None and not before.session.is_open:
+            before.session.suspend(before)
+            before = None
+        if not attach.kept_seconds:
+            resumable.discard(key)
+            self._make_link(attach)
+            return
+        if before is not None:
+            text = f"it was attached on connection {self.connection.peer}"
+            before.session.fail_link(before.handle, ConditionError(Condition.STOLEN, text), is_suspended=True)
+        undecided = resumable.undecided(key)
+        if undecided:
+            self.connection.pause()
+            undecided[0].session.when_decided(undecided, partial(self._make_decided, attach))
+        else:
+            self._make_link(attach)
+
+    def _make_decided(self, attach: Attach) -> None:
+        """The messages of a suspended link have outcomes: attach it, with those that other sessions had."""
+        if self.is_open:
+            self._attached(attach)
+        else:
+            attach.abandon()
+        self.connection.unpause()
+
+    def _make_link(self, attach: Attach) -> None:
         try:
             link = attach.make()
         except (ConditionError, ModelError) as error:
@@ -319,8 +406,10 @@ class Session:
             self._refuse_link(attach, error)
             return
         self.links[link.handle] = link
+        if not isinstance(link, AnswerLink) and link.resumption is not None:
+            self._resume_link(attach, link, link.resumption)
         if not self._send("attach", **attach.answer(link)):
-            self._drop_link(link, is_orderly=True)
+            self._drop_link(link, is_orderly=True, is_suspended=True)
             attach.abandon()
             text = f"the answer exceeds the client's max-frame-size of {self.connection.max_frame}"
             self._refuse_link(attach, ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text))
@@ -330,6 +419,28 @@ class Session:
                 self._give_credit(link)
             else:
                 self._incoming[link] = None
+
+    def _resume_link(self, attach: Attach, link: IncomingLink | OutgoingLink, resumption: Resumption) -> None:
+        """Compare the unsettled deliveries of a link with those that the client has told."""
+        resumable, is_outgoing = self.connection.resumable, isinstance(link, OutgoingLink)
+        resumable.attached[resumption.key] = link
+        if is_outgoing:
+            self.max_unsettled = MAX_RESUMABLE
+        waiting, told = resumable.take(resumption.key, resumption.node), attach.told
+        if told is None:
+            resumable.give_back(resumption.node, waiting.values())
+            return
+        if not attach.is_incomplete:
+            missing = {tag: each for tag, each in waiting.items() if tag not in told}
+            resumable.give_back(resumption.node, missing.values())
+            waiting = {tag: each for tag, each in waiting.items() if tag in told}
+        states = dict.fromkeys(waiting) if is_outgoing else {tag: each.outcome for tag, each in waiting.items()}
+        room = self.connection.max_frame - len(encode_composite("attach", attach.answer(link))) - ROOM_FOR_REST
+        attach.unsettled = encode_unsettled(states, room)
+        resumption.waiting = waiting
+        resumption.is_partial = attach.unsettled[1] or (is_outgoing and attach.is_incomplete)
+        if is_outgoing:
+            resumption.to_send.extend((tag, told[tag]) for tag in waiting if tag in told)
 
     def _refuse_link(self, attach: Attach, error: Exception) -> None:
         _LOG.info("Client %s, link %a: %s", self.connection.peer, attach.name, error)
@@ -357,7 +468,7 @@ class Session:
         if link is None:
             self._detaching.discard(handle)
             return
-        self._drop_link(link, is_orderly=True)
+        self._drop_link(link, is_orderly=True, is_suspended=not is_closed)
         turns = self.broker.tick.turns
         if turns.has(self):
             self.connection.pause()  # later frames see the effect
@@ -369,6 +480,8 @@ class Session:
         """The deliveries of a link that the client has detached are given back: end its subscription, and answer."""
         if self.is_open:
             answer = partial(self._detached, link.handle, is_closed)
+            if is_closed and isinstance(link, OutgoingLink) and isinstance(link.queue, Stream) and link.keeps_offset:
+                link.queue.forget_name(link.keeps_offset)
             if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
                 self.run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
             else:
@@ -380,13 +493,13 @@ class Session:
         """Answer detach; with an error if the durable subscription of the link cannot be deleted."""
         self._send("detach", handle=handle, closed=is_closed, error=None if error is None else error_value(error))
 
-    def fail_link(self, handle: int, error: Exception) -> None:
-        """Detach a link because of an error."""
+    def fail_link(self, handle: int, error: Exception, *, is_suspended: bool = False) -> None:
+        """Detach a link because of an error; with `is_suspended` it can be resumed."""
         link = self.links.get(handle)
         if link is None or not self.is_open:
             return
         _LOG.info("Client %s, link %a: %s", self.connection.peer, link.name, error)
-        self._drop_link(link, is_orderly=False)
+        self._drop_link(link, is_orderly=False, is_suspended=is_suspended)
         self._send("detach", handle=handle, closed=True, error=error_value(error))
         self._detaching.add(handle)
 
@@ -394,22 +507,26 @@ class Session:
         """The queue of a link was deleted."""
         self.fail_link(link.handle, ResourceDeletedError(f'queue "{link.queue.name}" was deleted'))
 
-    def _drop_link(self, link: Link, *, is_orderly: bool) -> None:
+    def _drop_link(self, link: Link, *, is_orderly: bool, is_suspended: bool = False) -> None:
         """End a link; its deliveries have the outcome for those without one.
 
         Args:
             link: the link.
             is_orderly: whether the client has asked for it; if not, its deliveries count as delivered.
+            is_suspended: whether its deliveries are kept, if it can be resumed.
         """
         self.links.pop(link.handle, None)
+        if not isinstance(link, AnswerLink) and link.resumption is not None:
+            self._leave(link, link.resumption, is_suspended=is_suspended)
         if isinstance(link, OutgoingLink):
             self._end_outgoing(link)
-            if link.unsettled:
+            if link.unsettled or self.held_runs.count:
                 self._give_back(link, is_redelivered=not is_orderly)
         elif isinstance(link, AnswerLink):
             link.is_attached = False
         else:
             self._incoming.pop(link, None)
+            self._forget_tracked(link)
             if not is_orderly:
                 self.transactions.missed(link.state)
             if link.is_control:
@@ -417,6 +534,25 @@ class Session:
         for queue in link.owned:
             self.disown(queue)
         link.owned.clear()
+
+    def _leave(self, link: IncomingLink | OutgoingLink, resumption: Resumption, *, is_suspended: bool) -> None:
+        """A link that can be resumed ends: suspend it, or give back what was not resumed."""
+        resumable = self.connection.resumable
+        if resumable.attached.get(resumption.key) is link:
+            del resumable.attached[resumption.key]
+        waiting, link.resumption = resumption.waiting, None
+        if not is_suspended:
+            resumable.give_back(resumption.node, waiting.values())
+            return
+        kept: dict[bytes, Any] = {}
+        if isinstance(link, OutgoingLink):
+            for number in list(link.unsettled):
+                delivery = self.unsettled[number]
+                if delivery.retired is None:
+                    kept[link.tag_of(number, delivery)] = self.take(number).entry
+        else:
+            kept |= {tag: each for tag, each in link.tracked.items() if self._held is None or each.is_decided}
+        resumable.suspend(resumption, kept | waiting, self.connection.now())
 
     def _end_outgoing(self, link: OutgoingLink) -> None:
         link.is_attached = False
@@ -439,10 +575,81 @@ class Session:
         numbers = [number for number in link.unsettled if unsettled[number].retired is None]
         if is_redelivered and default.name == "released":
             default = Composite("modified", {"delivery_failed": True})
-        if len(numbers) > AT_ONCE:
-            self._do_in_turns(self._settle_in_turns(iter(numbers), default, answers=False))
+        runs = [run for run in self.held_runs if run.consumer is link]
+        if len(numbers) + sum([run.entry.count for run in runs]) > AT_ONCE:
+            in_runs = chain.from_iterable(self._singles_of(run) for run in runs)
+            self._do_in_turns(self._settle_in_turns(chain(numbers, in_runs), default, answers=False))
         else:
+            for run in runs:
+                numbers += self._singles_of(run)
             self._settle(numbers, default, answers=False)
+
+    # ---- deliveries in runs ----
+
+    def _singles_of(self, run: HeldRun, most: int = NO_NUMBER) -> list[int]:
+        """Make the messages of a run single deliveries, or the first `most` of a whole one.
+
+        Returns their numbers; none if the session has ended.
+        """
+        if not self.is_open:
+            return []
+        link: OutgoingLink = run.consumer
+        numbers: list[int] = []
+        for number, entry in self.held_runs.take(run, most).singly():
+            self.unsettled[number] = Delivery(link, entry)
+            link.unsettled[number] = None
+            numbers.append(number)
+        return numbers
+
+    def _numbers_in(self, first: int, last: int) -> Iterator[int]:
+        """The numbers of unsettled deliveries in a range; those in runs become single deliveries, as they are read."""
+        singles = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if self.held_runs.overlapping(first, last) is None:
+            return singles
+        return merge(list(singles), self._singles_in(first, last))
+
+    def _singles_in(self, first: int, last: int) -> Iterator[int]:
+        while (run := self._run_in(first, last)) is not None:
+            yield from [each for each in self._singles_of(run, last + 1 - run.first) if first <= each <= last]
+
+    def _run_in(self, first: int, last: int) -> HeldRun | None:
+        """The first run with numbers in a range; if it is whole, from the beginning of the range on."""
+        found = self.held_runs.overlapping(first, last)
+        return None if found is None else self.held_runs.beginning_with(max(first, found.first))
+
+    def _accept_runs(self, first: int, last: int, *, answers: bool, most: int) -> bool:
+        """Accept about `most` messages in runs that have numbers in a range. Returns whether there were any."""
+        acquired: list[tuple[Queue, Entry]] = []
+        ranges: list[tuple[int, int]] = []
+        while most > 0 and (run := self._run_in(first, last)) is not None:
+            if run.is_whole:
+                taken = self.held_runs.take(run, last + 1 - run.first)
+                acquired.append((taken.queue, taken.entry))
+                ranges.append((taken.first, taken.end - 1))
+                most -= taken.entry.count
+            else:
+                most -= len(self._singles_of(run))
+        if acquired:
+            done = partial(self._tell_ranges, ranges if answers else [], _ACCEPTED)
+            self._when(accept(self.broker.tick, acquired, done), done)
+            self.have_settled()
+        return most < RUNS_AT_ONCE
+
+    def _accept_runs_in_turns(self, first: int, last: int, *, answers: bool) -> Iterator[None]:
+        while self.is_open and self._accept_runs(first, last, answers=answers, most=RUNS_AT_ONCE):
+            yield
+        numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if self.transactions.retired_count:
+            yield from self._settle_free_in_turns(numbers, _ACCEPTED, answers=answers)
+        else:
+            yield from self._settle_in_turns(numbers, _ACCEPTED, answers=answers)
+
+    def dequeue_run(self, queue: Queue, run: RunEntry) -> None:
+        """Dequeue the messages of a run that were sent settled."""
+        try:
+            queue.dequeue_run(run, run.count)
+        except ModelError as error:
+            self.fail_with(error)
 
     def disown(self, queue: Queue) -> None:
         """A link with a queue of its own has ended: the queue ends."""
@@ -540,6 +747,11 @@ class Session:
         self._drains.pop(link, None)
         if not link.is_attached or not link.is_draining:
             return
+        if link.resumption is not None and link.resumption.to_send:
+            link.wake()
+            if link.resumption is not None and link.resumption.to_send and link.credit:
+                self._drains[link] = None
+                return
         if not link.queue.is_deleted:
             link.queue.dispatch()
         if link.is_blocked:
@@ -575,7 +787,7 @@ class Session:
         self._send("flow", **values)
 
     def _give_credit(self, link: IncomingLink) -> None:
-        link.credit = CREDIT
+        link.credit = CREDIT if self.rate is None else min(CREDIT, self.rate.rate)
         self._send_flow(link)
 
     # ---- messages of the client ----
@@ -626,14 +838,21 @@ class Session:
         if link.credit < 0:
             text = "more messages than the credit of the link allows"
             self.fail_link(link.handle, ConditionError(Condition.TRANSFER_LIMIT_EXCEEDED, text))
-        elif transfer["resume"]:
-            text = "deliveries cannot be resumed"
-            self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
+        elif link.is_tracked and len(self._tracked) + len(self._told) >= MAX_UNSETTLED:
+            text = f"more than {MAX_UNSETTLED:,} messages that are not settled"
+            raise ConditionError(Condition.RESOURCE_LIMIT_EXCEEDED, text, Ends.SESSION)
+        elif link.resumption is not None and transfer["resume"] and transfer["aborted"]:
+            link.resumption.waiting.pop(transfer["delivery_tag"], None)
+        elif link.resumption is not None and link.resumption.is_partial and not transfer["resume"]:
+            text = "a new delivery on a link whose map of unsettled deliveries was incomplete"
+            self.fail_link(link.handle, ConditionError(Condition.NOT_ALLOWED, text), is_suspended=True)
 
     def begin_run(self, transfer: dict[str, Any], data: bytes, begin: int, end: int) -> IncomingRun | None:
         """As `FrameReceiver.begin_run`."""
         link = self.links.get(transfer["handle"])
         if not isinstance(link, IncomingLink) or link.node is None or link.is_control or link.is_management:
+            return None
+        if link.is_tracked:
             return None
         if transfer["delivery_id"] != self._next_id or transfer.get("message_format"):
             return None
@@ -641,6 +860,8 @@ class Session:
         if template is None:
             return None
         most = min(link.credit, self._incoming_window)
+        if self.rate is not None:
+            most = min(most, self.rate.credit)
         return IncomingRun(self, link, transfer, template, begin + len(template.header), most)
 
     def transferred_run(self, incoming: IncomingRun, bodies: Bodies) -> int:
@@ -653,6 +874,8 @@ class Session:
             return 0  # the first is published by itself, and refused
         if not count:
             return 0
+        if self.rate is not None:
+            self.rate.take(count, self.connection)
         first = self.received
         last, self.received = first + count - 1, first + count
         self._next_incoming = (self._next_incoming + count) & MASK
@@ -675,6 +898,9 @@ class Session:
         link = self.links.get(transfer["handle"])
         if not isinstance(link, IncomingLink):
             return
+        if transfer["resume"]:
+            self._resumed(link, transfer)
+            return
         host = self.virtual_host
         if host.schedule.queue is None and problem is None and mentions_delivery(content):
             self.run(host.topology.open_schedule(), partial(self.transferred, transfer, content))
@@ -687,6 +913,8 @@ class Session:
         if is_settled:
             self._presettled.add(number, number)
         state, transaction = transfer.get("state"), None
+        if link.is_tracked and not is_settled and not is_transactional(state):
+            self._track(link, transfer, number)
         try:
             if problem is not None:
                 raise problem
@@ -734,6 +962,53 @@ class Session:
         elif not isinstance(error, QueueOverflowError):
             self.fail_link(link.handle, error)
 
+    def _resumed(self, link: IncomingLink, transfer: dict[str, Any]) -> None:
+        """The client resumes a message, which has an outcome; one that is not known is ignored."""
+        number, tag, resumption = self.received, transfer["delivery_tag"], link.resumption
+        self.received = number + 1
+        self._offsets.add(number, transfer["delivery_id"])
+        self.broker.tick.workers[self] = None
+        tracked: Tracked | None = None if resumption is None else resumption.waiting.pop(tag, None)
+        if tracked is None or transfer.get("settled"):
+            self._presettled.add(number, number)
+            return
+        outcome = tracked.outcome
+        if outcome.name != ACCEPTED:
+            self._outcomes[number] = outcome
+        self._track(link, transfer, number)
+
+    def _track(self, link: IncomingLink, transfer: dict[str, Any], number: int) -> None:
+        """Keep a message of a link with `tracked` ones until it is settled."""
+        is_first = link.settles_first or transfer.get("rcv_settle_mode") == _FIRST
+        tag: bytes = transfer["delivery_tag"]
+        tracked = Tracked(self, link, number, transfer["delivery_id"], tag, is_first=is_first)
+        self._tracked[number] = link.tracked[tag] = tracked
+
+    def _forget_tracked(self, link: IncomingLink) -> None:
+        """A link with `tracked` messages has ended: those that are not told yet are settled then."""
+        for each in link.tracked.values():
+            self._told.pop(each.delivery_id, None)
+            each.is_first = True
+        link.tracked = {}
+
+    def outcome_of(self, number: int) -> Composite:
+        """The outcome of a message that is done."""
+        return self._outcomes.get(number, _ACCEPTED)
+
+    def when_decided(self, tracked: list[Tracked], done: Callable[[], None]) -> None:
+        """Call a function when messages, one of them of this session, have outcomes."""
+        self._awaited.append((tracked, done))
+
+    def _decide(self) -> None:
+        """Messages are done: call those who wait for that, once the session that has told it has ended its work."""
+        awaited, self._awaited = self._awaited, []
+        for tracked, done in awaited:
+            left = [each for each in tracked if not each.is_decided]
+            if left:
+                left[0].session.when_decided(left, done)
+            else:
+                done()
+
     def hold(self, number: int, *, is_stored: bool) -> None:
         """Hold a number until its message's records are on the disk and no stopped queue holds it."""
         router = self.broker.router
@@ -741,7 +1016,7 @@ class Session:
             self.ledger.hold(number)
             return
         if self._held is None:
-            self._held = HeldMessages(self.broker, self.ledger, self._wait_for, self._message_done)
+            self._held = HeldMessages(self.broker, self.ledger, self._wait_for, self._message_done, self)
         self._held.hold(number, is_stored=is_stored)
 
     def _wait_for(self, owner: object) -> None:
@@ -756,6 +1031,8 @@ class Session:
         if error is not None and any(self._presettled.missing(number, number)):
             self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
         self.ledger.complete([[number, number]])
+        if self._awaited:
+            self._decide()
         self.broker.tick.workers[self] = None
         self.broker.tick.schedule()
 
@@ -768,11 +1045,16 @@ class Session:
 
     def complete_received(self) -> Runs:
         """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
-        return self.ledger.complete_below(self.received)
+        held = self.ledger.complete_below(self.received)
+        if self._awaited:
+            self._decide()
+        return held
 
     def complete(self, runs: Runs) -> None:
         """Complete messages whose records are on the disk."""
         self.ledger.complete(runs)
+        if self._awaited:
+            self._decide()
 
     def fail(self, runs: Runs, error: Exception) -> None:
         """Reject messages whose records could not be written."""
@@ -783,6 +1065,8 @@ class Session:
                 for number in range(begin, end + 1):
                     self._outcomes[number] = outcome
         self.ledger.complete(runs)
+        if self._awaited:
+            self._decide()
 
     def report_completed(self) -> None:
         """Send the outcomes that are due, and renew credit and window."""
@@ -798,7 +1082,7 @@ class Session:
             self._incoming_window = WINDOW
         if self._incoming and self.outstanding_commands < CREDIT:
             for link in self._incoming:
-                if link.credit < CREDIT // 2:
+                if link.credit < CREDIT // 2 and len(link.tracked) < CREDIT:
                     self._give_credit(link)
                     is_due = False
             self._incoming.clear()
@@ -839,13 +1123,45 @@ class Session:
             self._send_outcome(at, last, _ACCEPTED)
 
     def _send_outcome(self, first: int, last: int, state: Composite) -> None:
+        if not self._tracked:
+            self._tell(first, last, state, is_settled=True)
+            return
+        begin, is_settled = first, True  # those from `begin` on that are told in one way
+        for number in range(first, last + 1):
+            tracked = self._tracked.pop(number, None)
+            is_first = tracked is None or tracked.is_first
+            if is_first is not is_settled:
+                if begin < number:
+                    self._tell(begin, number - 1, state, is_settled=is_settled)
+                begin, is_settled = number, is_first
+            if tracked is not None:
+                self._was_told(tracked, state)
+        self._tell(begin, last, state, is_settled=is_settled)
+
+    def _was_told(self, tracked: Tracked, state: Composite) -> None:
+        tracked.state = state
+        if not tracked.is_first:
+            self._told[tracked.delivery_id] = tracked
+        else:
+            self._settled(tracked)
+
+    def _settled(self, tracked: Tracked) -> None:
+        """A message is settled: its link forgets it."""
+        link = tracked.link
+        if link.tracked.get(tracked.tag) is tracked:
+            del link.tracked[tracked.tag]
+        if link.credit < CREDIT // 2 and self.links.get(link.handle) is link:
+            self._incoming[link] = None
+            self.broker.tick.workers[self] = None
+
+    def _tell(self, first: int, last: int, state: Composite, *, is_settled: bool) -> None:
         for begin, end in self._offsets.ids(first, last):
             self._send(
                 "disposition",
                 role=_RECEIVER,
                 first=begin,
                 last=None if begin == end else end,
-                settled=True,
+                settled=is_settled,
                 state=state,
             )
 
@@ -855,6 +1171,13 @@ class Session:
         """Count a transfer frame that was sent."""
         self._next_outgoing = (self._next_outgoing + 1) & MASK
         self.window -= 1
+        if self.window <= 0:
+            self.can_send = False
+
+    def sent_frames(self, count: int) -> None:
+        """Count transfer frames that were sent."""
+        self._next_outgoing = (self._next_outgoing + count) & MASK
+        self.window -= count
         if self.window <= 0:
             self.can_send = False
 
@@ -897,26 +1220,73 @@ class Session:
 
     def _on_disposition(self, fields: dict[str, Any]) -> None:
         if fields["role"] is _SENDER:
-            return  # what the client has sent is settled by the broker's own disposition
+            if fields["settled"] and self._told:
+                self._sender_settles(fields["first"], fields.get("last", fields["first"]))
+            return
         first = self._number(fields["first"])
         last = first if fields.get("last") is None else self._number(fields["last"])
         state, is_settled = fields.get("state"), fields["settled"]
         if state is not None and not isinstance(state, Composite):
             raise ConditionError(Condition.NOT_IMPLEMENTED, "unknown delivery state", Ends.SESSION)
-        numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if last < first:
+            return  # there is no delivery in it
+        most = min(last - first + 1, self.unsettled_count)
         if state is not None and is_transactional(state):
-            self._retire(state, numbers, min(last - first + 1, len(self.unsettled)), is_settled=is_settled)
+            self._retire(state, self._numbers_in(first, last), most, is_settled=is_settled)
             return
         if (state is None or state.name not in OUTCOMES) and not is_settled:
             return
+        if self.held_runs.count and state is not None and state.name == ACCEPTED:
+            if min(last - first + 1, self.held_runs.count) > RUNS_AT_ONCE:
+                self._do_in_turns(self._accept_runs_in_turns(first, last, answers=not is_settled))
+                return
+            self._accept_runs(first, last, answers=not is_settled, most=RUNS_AT_ONCE)
+            most = min(most, self.unsettled_count)
+        numbers = self._numbers_in(first, last)
         is_retired = self.transactions.retired_count > 0
-        if min(last - first + 1, len(self.unsettled)) > AT_ONCE:
+        if most > AT_ONCE:
             settle = self._settle_free_in_turns if is_retired else self._settle_in_turns
             self._do_in_turns(settle(numbers, state, answers=not is_settled))
         else:
             if is_retired:
                 numbers = self.transactions.free(numbers, is_settled=is_settled)
             self._settle_any(list(numbers), state, answers=not is_settled)
+
+    def _sender_settles(self, first: int, last: int) -> None:
+        """The client settles messages that have outcomes."""
+        ranges = [(first, last)] if first <= last else [(first, MASK), (0, last)]
+        settling = self._forget_told(numbers_among(ranges, self._told, MASK + 1))
+        if min(((last - first) & MASK) + 1, len(self._told)) > AT_ONCE:
+            self._do_in_turns(settling)
+        else:
+            for _ in settling:
+                pass
+
+    def _forget_told(self, delivery_ids: Iterator[int]) -> Iterator[None]:
+        while portion := list(islice(delivery_ids, AT_ONCE)):
+            for delivery_id in portion:
+                tracked = self._told.pop(delivery_id, None)
+                if tracked is not None:  # otherwise its link has ended meanwhile
+                    self._settled(tracked)
+            yield
+
+    def settle_resumed(self, number: int, state: Composite) -> None:
+        """Apply the outcome that the client has given to a delivery that was resumed, and settle it then."""
+        try:
+            self._settle([number], state, answers=True)
+        except ModelError as error:
+            self.fail_with(error)
+
+    def resume_later(self) -> None:
+        """Wake the links again when output was sent."""
+        turns = self.broker.tick.turns
+        if not turns.has(self):
+            turns.do(self, self._waking())
+
+    def _waking(self) -> Iterator[None]:
+        yield
+        if self.is_open:
+            self.wake_all()
 
     def _retire(self, state: Composite, numbers: Iterator[int], count: int, *, is_settled: bool) -> None:
         """Have an outcome applied to so many deliveries, at most, when a transaction is committed."""
@@ -1042,11 +1412,15 @@ class Session:
 
     def tell_settled(self, numbers: list[int], state: Composite, error: Exception | None) -> None:
         """Settle deliveries whose outcome is on the disk; after an error the session ends."""
+        self._tell_ranges(_runs(numbers), state, error)
+
+    def _tell_ranges(self, ranges: Iterable[tuple[int, int]], state: Composite, error: Exception | None) -> None:
+        """As `tell_settled`, for ranges of numbers, inclusive."""
         if error is not None:
             self.fail_with(error)
         if not self.is_open or error is not None:
             return
-        for first, last in _runs(numbers):
+        for first, last in ranges:
             self._send(
                 "disposition",
                 role=_SENDER,
@@ -1064,6 +1438,7 @@ class Session:
     def _guarded(self, work: Iterator[None]) -> Iterator[None]:
         try:
             yield from work
+            yield  # also if there was nothing to do: to find that out takes long, and the next frame may ask again
         except ModelError as error:
             self.fail_with(error)
         finally:
@@ -1071,12 +1446,25 @@ class Session:
 
     # ---- end ----
 
+    def shut(self) -> None:
+        """Accept and send no more frames: the session is about to end."""
+        self.is_open = self.can_send = False
+
+    def suspend(self, link: IncomingLink | OutgoingLink) -> None:
+        """Suspend a link of a session that was shut and has not ended yet, if it can be resumed."""
+        if link.resumption is not None:
+            self._leave(link, link.resumption, is_suspended=True)
+
     def end(self, *, is_orderly: bool) -> None:
         """End the session: release what it holds. If that is orderly, its deliveries do not count as such."""
-        self.is_open = self.can_send = False
+        self.shut()
         self.broker.events.emit(SessionEnded(), self)
         self.connection.streams.pop(self.channel, None)
         self._stream = None
+        for each in self.links.values():
+            if not isinstance(each, AnswerLink):
+                self.suspend(each)
+        self._told.clear()
         if self._held is not None:
             self._held.drop()
             self._held = None
@@ -1090,9 +1478,10 @@ class Session:
         else:
             for _ in self._drop_links(links, owned):
                 pass
-        unsettled, self.unsettled = self.unsettled, {}
+        count, unsettled, self.unsettled = self.unsettled_count, self.unsettled, {}
         held = _acquired(each for each in drained(unsettled) if not is_left_to_model(each))
-        give_back(self, turns, len(unsettled), held, is_redelivered=not is_orderly)
+        in_runs = ((run.queue, entry) for run in self.held_runs.take_all() for _, entry in run.singly())
+        give_back(self, turns, count, chain(held, in_runs), is_redelivered=not is_orderly)
 
     def _drop_links(self, links: list[Link], owned: list[Queue]) -> Iterator[None]:
         """End links, and the queues that end with them: an auto-delete queue only once it has no consumer.

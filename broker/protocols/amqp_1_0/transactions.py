@@ -158,6 +158,11 @@ class Transactions:
         self._open: dict[bytes, OpenTransaction] = {}
         self.retired_count = self.taken_count = 0
 
+    @property
+    def open(self) -> list[OpenTransaction]:
+        """Those that are neither committed nor rolled back."""
+        return list(self._open.values())
+
     def find(self, txn_id: object) -> OpenTransaction:
         """The transaction with an id. Raises ConditionError."""
         content = txn_id.value if isinstance(txn_id, Value) else None

@@ -227,6 +227,9 @@ def test_logins(broker: RunningBroker, face: Face) -> None:
         face.connect(url, sasl_mechanisms=mechanisms).session().sync()
     with pytest.raises(AuthenticationError, match="only GSSAPI may be used"):
         face.connect(url, sasl_mechanisms="GSSAPI")
+    for mechanisms in ("ANONYMOUS", "NONE", None):
+        with pytest.raises(AuthenticationError, match="sasl_min_ssf"):
+            face.connect(url, sasl_mechanisms=mechanisms, sasl_min_ssf=1)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from qstore.broker.model.arguments import OF_SUBSCRIPTION
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
 from qstore.broker.model.errors import ResourceLockedError
+from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind
+from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, node_of, target_of
 from qstore.broker.protocols.amqp_1_0.assembly import usual_transfer
 from qstore.broker.protocols.amqp_1_0.attaching import Attach
 from qstore.broker.protocols.amqp_1_0.links import CREDIT, MAX_UNSETTLED, Delivery, OutgoingLink
@@ -545,6 +546,10 @@ def test_an_error_of_a_settled_message_detaches_the_link(client: LinksClient) ->
         ("q", {}, "accepted", True),
         ("/queues/q", {}, "accepted", True),
         ("/queues/%71", {}, "accepted", True),
+        ("amqps://127.0.0.1:5671/q", {}, "accepted", True),
+        ("amqp://host/queues/%71", {}, "accepted", True),
+        ("amqp://host/amq.topic/a.b", {}, "accepted", True),
+        ("amqp://host/exchanges/amq.topic/a.b", {}, "accepted", True),
         ("amq.topic/a.b", {}, "accepted", True),
         ("amq.topic/c", {}, "accepted", False),
         ("amq.topic", {"subject": "a.x"}, "accepted", True),
@@ -554,6 +559,11 @@ def test_an_error_of_a_settled_message_detaches_the_link(client: LinksClient) ->
         ("/exchanges/amq.topic", {"subject": "a.x"}, "released", False),
         (None, {"to": Value("string", "q")}, "accepted", True),
         (None, {"to": Value("string", "/queues/q")}, "accepted", True),
+        (None, {"to": Value("string", "amqp://host/q")}, "accepted", True),
+        (None, {"to": Value("string", "amqp://host/nowhere")}, "rejected", False),
+        (None, {"to": Value("string", "amqp://q")}, "rejected", False),
+        (None, {"to": Value("string", "amqp://host/queues/nowhere")}, "released", False),
+        (None, {"to": Value("string", "amqp://host/amqp://host/q")}, "rejected", False),
         (None, {"to": Value("string", "/queues/nowhere")}, "released", False),
         (None, {"to": Value("string", "/exchanges/amq.topic/a.z")}, "accepted", True),
         (None, {"to": Value("string", "nowhere")}, "rejected", False),
@@ -568,6 +578,15 @@ def test_addresses_of_qpidd_and_of_rabbitmq(
     client.publish(durable=False, **properties)
     assert client.outcomes() == [(0, 0, outcome)]
     assert world.broker.default_host.queues["q"].message_count == arrives
+
+
+def test_a_queue_may_be_named_like_a_url(world: World, client: LinksClient) -> None:
+    name = "amqp://host/q"
+    make_queue(world, name)
+    client.sender(name)
+    client.publish(durable=False)
+    assert client.outcomes() == [(0, 0, "accepted")]
+    assert world.broker.default_host.queues[name].message_count == 1
 
 
 # ---- receiving ----
@@ -673,6 +692,15 @@ def test_the_broker_settles_last_if_it_is_asked_to(world: World) -> None:
     world.store.end_flush()
     (answer,) = client.take("disposition")
     assert (answer.fields["role"], answer.fields["settled"], answer.fields["first"]) == (False, True, found.id)
+
+
+def test_outcomes_are_settled_if_the_link_of_a_sender_cannot_be_resumed(client: LinksClient) -> None:
+    """Azure's clients ask for the receiver settle mode second, and ignore what is not settled."""
+    (attached, *_) = client.attach("q", 0, rcv_settle_mode=1)
+    assert attached.fields["rcv_settle_mode"] == 0
+    client.publish(b"x", durable=False)
+    (found,) = client.take("disposition")
+    assert (found.fields["settled"], found.fields["state"].name) == (True, "accepted")
 
 
 def test_settled_messages_leave_the_queue_when_they_are_sent(world: World, client: LinksClient) -> None:
@@ -901,6 +929,20 @@ def test_shared_subscriptions_share_their_messages(world: World) -> None:
     assert sorted(handles) == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("name", ["$management", "qmf.default.direct", "qmf.default.direct/broker"])
+def test_a_queue_gets_no_requests_to_management(world: World, name: str) -> None:
+    """They may have passwords, and whoever may declare queues could declare one of that name."""
+    host = world.broker.default_host
+    exchange, _, key = name.partition("/")
+    make_queue(world, name)
+    for text in (name, f"amqp://host/{name}"):
+        assert node_of(host, text) == Node(NodeKind.QUEUE, name), "there is no management"
+    host.exchanges[exchange] = DirectExchange(exchange)
+    for text in (name, f"amqp://host/{name}"):
+        assert node_of(host, text) == target_of(host, text) == Node(NodeKind.EXCHANGE, exchange, key or None)
+    assert node_of(host, name, ("queue",)) == Node(NodeKind.QUEUE, name)
+
+
 def test_a_dynamic_node_ends_with_its_link(world: World, client: LinksClient) -> None:
     (attached,) = client.attach(None, 1, receives=True, terminus={"dynamic": True})
     name = attached.fields["source"].fields["address"].value
@@ -922,6 +964,9 @@ def test_nodes_are_created_on_demand(world: World, client: LinksClient) -> None:
     assert world.broker.default_host.queues["new"].arguments.get("qpid.max_count") is not None
     client.attach("news", 1, terminus={"capabilities": ("create-on-demand", "topic")})
     assert world.broker.default_host.exchanges["news"].type_name == "topic"
+    (attached, _) = client.attach("amqps://host:5671/newest", 2, terminus={"capabilities": ("create-on-demand",)})
+    assert attached.fields["target"].fields["address"].value == "amqps://host:5671/newest"
+    assert "newest" in world.broker.default_host.queues
 
 
 def test_a_node_that_two_clients_make_at_the_same_time_is_that_of_the_first(world: World) -> None:

@@ -12,6 +12,7 @@ from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_1_0.composites import encode_composite, section_list
 from qstore.formats.amqp_1_0.sections import VALUE, encode_section, section_value, split_sections
 from qstore.formats.amqp_1_0.values import Value, plain_value
+from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.test_links import restricted
 from tests.broker.protocols.world import World
@@ -213,12 +214,19 @@ def test_clients_that_insist_are_told_that_this_is_rabbitmq() -> None:
     assert annotations == {"x-exchange": "", "x-routing-key": "q"}
 
 
-def test_a_volatile_queue_has_an_address_of_rabbitmq(client: LinksClient) -> None:
+def test_a_volatile_queue_has_an_address_of_rabbitmq(world: World, client: LinksClient) -> None:
     terminus = {"dynamic": True, "capabilities": ("rabbitmq:volatile-queue",)}
     (attached,) = client.attach(None, 3, receives=True, terminus=terminus)
     found = attached.fields["source"].fields["address"].value
-    assert found.startswith("/queues/amq.dyn-")
+    assert found.startswith("/queues/amq.rabbitmq.reply-to.")
     client.sender(found, 4)
+    basic = BasicClient(world).open()
+    name = found.removeprefix("/queues/")
+    assert basic.call("queue.declare", queue=name, passive=True).name == "queue.declare-ok"
+    basic.publish(name, b"reply")
+    client.credit(1, 3)
+    (reply,) = client.messages()
+    assert reply.content.endswith(b"reply")
 
 
 def bind_many(world: World, count: int, **arguments: str) -> None:

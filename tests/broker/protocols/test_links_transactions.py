@@ -125,7 +125,11 @@ def test_a_rollback_takes_messages_back(client: LinksClient) -> None:
     client.take()
     discharge(client, txn_id, fail=True)
     assert client.outcomes() == [(2, 2, "accepted")]
-    assert session_queue(client).message_count == 0
+    queue = session_queue(client)
+    assert queue.message_count == 0
+    counts = queue.counters.enqueuing
+    assert counts is not None
+    assert (counts.starts, counts.rejects, counts.pending.value) == (1, 1, 0)
 
 
 def test_transactions_of_one_session_are_apart(client: LinksClient) -> None:
