@@ -175,8 +175,8 @@ def test_pika_gets_a_cancel_when_its_queue_is_deleted(channel: BlockingChannel, 
 
 
 def test_pika_gets_the_reason_of_a_refusal(channel: BlockingChannel, queue: str) -> None:
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="use 'classic' or 'quorum'") as caught:
-        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="it is 'classic', 'quorum' or 'stream'") as caught:
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "delayed"})
     assert caught.value.reply_code == 406
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.connection.channel().queue_declare(queue, passive=True)

@@ -34,7 +34,7 @@ Source: AMQP 0-9-1, class basic and tx; RabbitMQ, "Consumer Acknowledgements and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from heapq import merge
 from itertools import chain, islice
@@ -107,23 +107,18 @@ class Confirms:
         self._refused.append(number)
 
     @property
-    def is_all_done(self) -> bool:
-        """Whether no message waits."""
-        return self.ledger.done.below > self.published
-
-    @property
     def is_awaited(self) -> bool:
         """Whether every message is done, and the publisher seems to wait for the confirm."""
-        return self._score > 0 and self.is_all_done
+        return self._score > 0 and self.ledger.done.below > self.published
 
     def sent(self, now: float) -> None:
         """Note that the methods of `take` were sent. `now` is in seconds of a monotonic clock."""
-        if self.is_all_done:
+        if self.ledger.done.below > self.published:
             self._all_sent = now
 
     def has_more(self, now: float) -> None:
         """Note that messages that arrived since the last call, if any, were written."""
-        if self._all_sent and not self.is_all_done:
+        if self._all_sent and self.ledger.done.below <= self.published:
             if now - self._all_sent < PROMPT:
                 self._score = min(self._score + 1, _MAX_SCORE)
             else:
@@ -194,6 +189,21 @@ def acknowledge_all(channel: Channel, first: int, count: int) -> None:
             settled = min(run.entry.count, end - first)
             _settle_first(channel, run, settled)
             first += settled
+
+
+def acknowledge_up_to(channel: Channel, tags: list[int]) -> int:
+    """Basic.ack with `multiple` of each of some ascending tags. Returns how many were taken. Raises as `acknowledge`.
+
+    If the unsettled deliveries are consecutive up to the last one, and all tags are among them, none of the tags can be
+    wrong: then the last one stands for all. Otherwise only the first one is taken.
+    """
+    first = _first_tag(channel)
+    is_whole = (
+        channel.unsettled_count == channel.last_tag + 1 - first and first <= tags[0] and tags[-1] <= channel.last_tag
+    )
+    taken = len(tags) if is_whole and channel.transaction is None else 1
+    acknowledge(channel, tags[taken - 1], multiple=True)
+    return taken
 
 
 def refuse(channel: Channel, tag: int, *, multiple: bool, requeue: bool) -> None:
@@ -291,11 +301,12 @@ def _refuse_in_turns(channel: Channel, deliveries: Iterator[Delivery], *, requeu
 
 def _counted(deliveries: Iterator[Delivery], settled: dict[BasicConsumer, int]) -> Iterator[tuple[Queue, Entry]]:
     """As `_taken`; also counts the deliveries of each consumer."""
-    for queue, entry, consumer in deliveries:
+    for delivery in deliveries:
+        consumer = delivery.consumer
         if consumer is not None:
             settled[consumer] = settled.get(consumer, 0) + 1
-        if consumer is None or consumer.acquires:
-            yield queue, entry
+        if delivery.is_acquired:
+            yield delivery.queue, delivery.entry
 
 
 def _settled(channel: Channel, error: Exception | None) -> None:
@@ -333,11 +344,9 @@ def _unknown(tag: int) -> SoftError:
     return SoftError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
 
-def _taken(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
+def _taken(deliveries: Iterable[Delivery]) -> list[tuple[Queue, Entry]]:
     """The queues and entries of deliveries, except for those of browsers."""
-    for queue, entry, consumer in deliveries:
-        if consumer is None or consumer.acquires:
-            yield queue, entry
+    return [(each.queue, each.entry) for each in deliveries if each.is_acquired]
 
 
 # ---- runs ----
@@ -485,6 +494,8 @@ def commit(channel: Channel) -> None:
         transaction.commit(done)
     except ModelError:
         connection.unpause()
+        channel.txn_rejects += 1
+        transaction.count_end(is_committed=False)
         channel.unsettled.update(settled)
         channel.refused = refused
         raise
@@ -541,12 +552,19 @@ def _rejected(refused: dict[int, tuple[Delivery, bool]], requeued: list[Delivery
 
 
 def roll_back(channel: Channel) -> None:
-    """tx.rollback: discard published messages, and make settled deliveries unacknowledged again."""
+    """tx.rollback: discard published messages, and make settled deliveries unacknowledged again.
+
+    Clients of older versions than AMQP 0-9-1 expect these again, instead of asking for them with basic.recover.
+    """
     transaction = channel.transaction
     assert transaction is not None
     channel.broker.end_transaction(transaction)
+    transaction.count_end(is_committed=False)
     channel.txn_rejects += 1
     begin_transaction(channel)
+    if channel.connection.version.is_older:
+        channel.do_in_turns(_returning(channel))
+        return
     if len(channel.settled) + len(channel.refused) > AT_ONCE:
         channel.do_in_turns(_rolling_back(channel))
         return
@@ -558,10 +576,18 @@ def roll_back(channel: Channel) -> None:
     channel.send("tx.rollback-ok")
 
 
-def _rolling_back(channel: Channel) -> Iterator[None]:
-    """As `roll_back`, for many deliveries."""
-    held, settled, refused = channel.unsettled, channel.settled, channel.refused
-    channel.unsettled, channel.settled, channel.refused, channel.returns = {}, {}, {}, []
+def _returning(channel: Channel) -> Iterator[None]:
+    """As `roll_back` for clients of older versions."""
+    runs = yield from _of_transaction(channel)
+    yield from _refuse_in_turns(channel, (delivery for _, delivery in merge(*runs)), requeue=True)
+    if channel.is_open:
+        channel.send("tx.rollback-ok")
+
+
+def _of_transaction(channel: Channel) -> Generator[None, None, list[list[tuple[int, Delivery]]]]:
+    """The deliveries that were settled in the transaction, which forgets them, with their tags, in sorted lists."""
+    settled, refused = channel.settled, channel.refused
+    channel.settled, channel.refused, channel.returns = {}, {}, []
     runs: list[list[tuple[int, Delivery]]] = []
     back = chain(settled.items(), ((tag, delivery) for tag, (delivery, _) in refused.items()))
     while portion := sorted(islice(back, AT_ONCE)):
@@ -570,6 +596,13 @@ def _rolling_back(channel: Channel) -> Iterator[None]:
         else:
             runs.append(portion)
         yield
+    return runs
+
+
+def _rolling_back(channel: Channel) -> Iterator[None]:
+    """As `roll_back`, for many deliveries."""
+    held, channel.unsettled = channel.unsettled, {}
+    runs = yield from _of_transaction(channel)
     items = merge(held.items(), *runs)
     again: dict[int, Delivery] = {}
     while portion := list(islice(items, _COPIED_AT_ONCE)):

@@ -5,7 +5,11 @@ messages have one body frame; those are sliced directly from the read buffer. Al
 
 A publisher that uses many routing keys in turns has no two messages in a row that are alike. If two have the same
 header, those that follow in the buffer are sorted by basic.publish, and passed on as one run for each
-(`MethodReceiver.mixed_runs`).
+(`MethodReceiver.mixed_runs`); likewise in the next reads, from their first message on.
+
+A client's deliveries differ at least in their delivery tags. Those that follow one with the tags that come next, and
+differ in nothing else but bodies of one size, are passed on together to who asks for it
+(`DeliveryReceiver.delivered_run`).
 
     frame: type u8 | channel u16 | size u32 | payload | 0xce
 
@@ -22,7 +26,8 @@ Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE
 from __future__ import annotations
 
 import sys
-from typing import Final, NamedTuple, Protocol
+from array import array
+from typing import Final, NamedTuple, Protocol, cast
 
 from qstore.broker.model.message import IncomingContent
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
@@ -31,12 +36,13 @@ from qstore.broker.protocols.amqp_0_9_1.message import SIZE_FIELD
 from qstore.broker.protocols.assembly import Assembler, Budget, CommandReceiver, Partial
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
-from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, BY_NAME, PUBLISH, count_acks
+from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, BY_NAME, PUBLISH, count_acks, multiple_acks
 from qstore.formats.amqp_0_9_1.properties import body_size
 from qstore.formats.kernels import sort_messages
 from qstore.formats.kernels.bodies import Bodies, SizeField
 
 _HEAD: Final = FRAME.size
+_MULTIPLE_AT: Final = ACK_FRAME_SIZE - 2  # in a frame with basic.ack
 _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
 _FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
@@ -59,13 +65,15 @@ class MethodReceiver(CommandReceiver, Protocol):
     def acknowledged(self, channel: int, first: int, count: int) -> None:
         """As `frame`, for basic.ack with each of `count` consecutive delivery tags."""
 
-    def mixed_runs(self, channel: int, header: bytes, field: SizeField, runs: list[MixedRun], count: int) -> bool:
+    def acknowledged_up_to(self, channel: int, tags: list[int]) -> int:
+        """As `frame`, for basic.ack with `multiple` and each of these ascending tags. Returns how many were taken."""
+
+    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> bool:
         """Messages were received that differ only in their basic.publish and their bodies, sorted by the former.
 
         Args:
             channel: their channel.
-            header: a content header like theirs.
-            field: the field in it that gives the size of the body.
+            header: a content header like theirs, but for the size of the body.
             runs: the messages with the same basic.publish.
             count: number of messages in all.
 
@@ -86,6 +94,26 @@ class MixedRun(NamedTuple):
     payload: bytes
     bodies: Bodies
     numbers: bytes
+
+
+class _Mixed(NamedTuple):
+    """Messages that differ in their basic.publish and their bodies.
+
+    Attributes:
+        channel: their channel.
+        lead: the bytes before what differs in their basic.publish.
+        prefix: those between it and their bodies.
+        fields: the fields in these that give the size of the body.
+        header: a content header like theirs, but for the size of the body.
+        size: bytes of all frames of one of them.
+    """
+
+    channel: int
+    lead: bytes
+    prefix: bytes
+    fields: tuple[SizeField, ...]
+    header: bytes
+    size: int
 
 
 class _Partial(Partial):
@@ -113,13 +141,14 @@ class _Partial(Partial):
 class MethodAssembler(Assembler[MethodReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a body."""
 
-    __slots__ = ("_last_header", "_last_tried", "_single", "_with_content")
+    __slots__ = ("_last_header", "_last_tried", "_mixed", "_single", "_with_content")
 
     def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget, OVERHEAD)
         self._pattern.end_byte = FRAME_END
         self._with_content = _TO_BROKER
         self._last_header = b""  # of a message that was taken frame by frame, without the size of its body
+        self._mixed: _Mixed | None = None  # messages that were sorted last, so that the next ones may be, too
         self._single = self._last_tried = 0  # messages to take singly before some are sorted again, now and last time
 
     def _take(self, data: bytes, at: int, end: int) -> int:
@@ -144,6 +173,12 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             if method not in self._with_content:
                 self._receiver.frame(channel, data[at + _HEAD : following - 1])
                 return following
+            mixed = self._mixed
+            if mixed is not None and mixed.channel == channel and end - at >= MIN_RUN * mixed.size:
+                after = self._take_sorted(data, at, end, mixed)
+                if after > at:
+                    self.frames -= 1
+                    return after
             after = self._take_message(data, at, following, end, channel)
             if after:
                 return after
@@ -152,12 +187,19 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
 
     def _take_acks(self, data: bytes, at: int, end: int, channel: int) -> int:
         """Pass on a basic.ack, with others that follow it. Returns how many."""
-        first, count = count_acks(data, at, min(end, at + MAX_RUN * ACK_FRAME_SIZE))
-        receiver = self._receiver
-        if count > 1:
-            receiver.acknowledged(channel, first, count)
-            self.frames += count - 1
-            return count
+        until, receiver, count = min(end, at + MAX_RUN * ACK_FRAME_SIZE), self._receiver, 1
+        if data[at + _MULTIPLE_AT]:
+            tags = multiple_acks(data, at, until)
+            if len(tags) > 1:
+                count = receiver.acknowledged_up_to(channel, tags)
+                self.frames += count - 1
+                return count
+        else:
+            first, count = count_acks(data, at, until)
+            if count > 1:
+                receiver.acknowledged(channel, first, count)
+                self.frames += count - 1
+                return count
         receiver.frame(channel, data[at + _HEAD : at + ACK_FRAME_SIZE - 1])
         return 1
 
@@ -186,7 +228,7 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             return 0
         payload = data[at + _HEAD : header_at - 1]
         pattern = self._pattern
-        if self._is_repeated(header_at - at, body_at - header_at):
+        if self._mixed is None and self._is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
             pattern.start = data[at : header_at + _HEAD + SIZE_FIELD.at]
             pattern.field = SIZE_FIELD
@@ -219,34 +261,37 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         body_at = header_at + size + OVERHEAD
         header = data[header_at + _HEAD : body_at - 1]
         is_alike, self._last_header = SIZE_FIELD.set_in(header, 0) == self._last_header, SIZE_FIELD.set_in(header, 0)
-        if not is_alike or self.is_paused or channel in self._dropping or channel in self._partial:
+        if not is_alike:
             return after
+        lead, prefix = data[at : at + _HEAD] + PUBLISH, data[header_at - 1 : body_at + _HEAD]
+        fields = SIZE_FIELD.moved(1 + _HEAD), _FRAME_SIZE_FIELD.moved(body_at - header_at + 1)
+        return self._take_sorted(data, after, end, _Mixed(channel, lead, prefix, fields, header, after - at))
+
+    def _take_sorted(self, data: bytes, at: int, end: int, mixed: _Mixed) -> int:
+        """Pass on messages that begin at a position, sorted by basic.publish. Returns where they end."""
+        channel, self._mixed = mixed.channel, None
+        if self.is_paused or channel in self._dropping or channel in self._partial:
+            return at
         following, count, kinds = sort_messages(
-            data,
-            after,
-            end,
-            data[at : at + _HEAD] + PUBLISH,
-            _PUBLISH_SIZE_FIELD,
-            data[header_at - 1 : body_at + _HEAD],
-            (SIZE_FIELD.moved(1 + _HEAD), _FRAME_SIZE_FIELD.moved(body_at - header_at + 1)),
-            FRAME_END,
-            min(MAX_BODY, self.max_frame - OVERHEAD, self.max_body),
-            MAX_MIXED,
-        )
-        if count >= MIN_RUN * len(kinds) and len(kinds) > 1:
+            data, at, end, mixed.lead, _PUBLISH_SIZE_FIELD, mixed.prefix, mixed.fields, FRAME_END,
+            min(MAX_BODY, self.max_frame - OVERHEAD, self.max_body), MAX_MIXED,
+        )  # fmt: skip
+        if count >= MIN_RUN and len(kinds) > 1:
             runs = [
                 MixedRun(PUBLISH + kind, Bodies(bodies, 0, starts, 1, smallest, largest), numbers)
                 for kind, bodies, starts, smallest, largest, numbers in kinds
             ]
-            if self._receiver.mixed_runs(channel, header, SIZE_FIELD, runs, count):
+            if self._receiver.mixed_runs(channel, mixed.header, runs, count):
                 self.frames += 3 * count
                 self.messages += count
                 for run in runs:
                     self.sizes.add_run(run.bodies, run.bodies.count)
                 self._last_tried = 0
+                self._mixed = mixed
+                self._pattern.start = self._other.start = b""  # its messages would be taken singly
                 return following
         self._single = self._last_tried = min(2 * self._last_tried + 1, _MAX_SINGLE)
-        return after
+        return at
 
     # ---- single frames ----
 
@@ -327,15 +372,33 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         self._receiver.command(channel, partial.payload, partial.header, partial.body.content())
 
 
+class DeliveryReceiver(MethodReceiver, Protocol):
+    """Receives the output of a `DeliveryAssembler`."""
+
+    def takes_runs(self, channel: int) -> bool:
+        """Whether deliveries on a channel that are alike may be passed on together."""
+
+    def delivered_run(self, channel: int, first: int, payload: bytes, header: bytes, bodies: Bodies) -> None:
+        """Messages were delivered that differ only in their delivery tags and their bodies.
+
+        Args:
+            channel: their channel.
+            first: the delivery tag of the first; those of the others follow.
+            payload: a basic.deliver like theirs, but for the delivery tag.
+            header: their content header.
+            bodies: their bodies, all of one size.
+        """
+
+
 class DeliveryAssembler(MethodAssembler):
     """Assembles the input of a client, whose methods with content are those that a broker sends.
 
-    Each has a delivery tag of its own: no two are alike, so that there are no patterns or runs of them.
+    Each has a delivery tag of its own: no two are alike, so that there are no patterns of them.
     """
 
     __slots__ = ()
 
-    def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
+    def __init__(self, receiver: DeliveryReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget)
         self._with_content = _TO_CLIENT
         self._single = sys.maxsize
@@ -343,3 +406,63 @@ class DeliveryAssembler(MethodAssembler):
     def _is_repeated(self, command: int, header: int) -> bool:  # noqa: ARG002 – as the other end has it
         """Never."""
         return False
+
+    def _take_message(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
+        """As `MethodAssembler._take_message`, with the deliveries that follow it, if they are alike."""
+        after = super()._take_message(data, at, header_at, end, channel)
+        if (
+            not after
+            or end - after < MIN_RUN * (after - at)
+            or after - at > MAX_BODY
+            or data[at + _HEAD : at + _HEAD + 4] != _DELIVER
+            or self.is_paused
+            or channel in self._dropping
+            or not cast(DeliveryReceiver, self._receiver).takes_runs(channel)
+        ):
+            return after
+        return self._take_deliveries(data, at, header_at, after, end, channel)
+
+    def _take_deliveries(self, data: bytes, at: int, header_at: int, after: int, end: int, channel: int) -> int:
+        """Pass on the deliveries that follow one, as long as they are alike. Returns where they end.
+
+        Args:
+            data: the buffer.
+            at: where that delivery begins.
+            header_at: where its header frame begins.
+            after: where it ends.
+            end: where the buffer ends.
+            channel: its channel.
+        """
+        stride, header_size = after - at, _unpack(data, header_at)[2]
+        body_at = header_at + header_size + OVERHEAD + _HEAD
+        tag_at = at + _HEAD + len(_DELIVER)
+        tag_at += 1 + data[tag_at]
+        tag = int.from_bytes(data[tag_at : tag_at + _TAG_BYTES], "big")
+        before, rest = data[at:tag_at], data[tag_at + _TAG_BYTES : body_at]
+        to_tag, to_rest, starts_with = tag_at - at, tag_at + _TAG_BYTES - at, data.startswith
+        place, count, most = after, 0, min((end - after) // stride, MAX_RUN, _MAX_TAG - tag)
+        while (
+            count < most
+            and starts_with((tag + count + 1).to_bytes(_TAG_BYTES, "big"), place + to_tag)
+            and starts_with(before, place)
+            and starts_with(rest, place + to_rest)
+            and data[place + stride - 1] == FRAME_END
+        ):
+            place += stride
+            count += 1
+        if count < MIN_RUN:
+            return after
+        size, begin = after - 1 - body_at, body_at - at
+        starts = array("I", range(begin, begin + (count + 1) * stride, stride)).tobytes()
+        self.frames += 3 * count
+        self.messages += count
+        self._note(size, count)
+        payload, header = data[at + _HEAD : header_at - 1], data[header_at + _HEAD : body_at - _HEAD - 1]
+        bodies = Bodies(data, after, starts, stride - size, size, size)
+        cast(DeliveryReceiver, self._receiver).delivered_run(channel, tag + 1, payload, header, bodies)
+        return place
+
+
+_DELIVER: Final = BY_NAME["basic.deliver"].code.to_bytes(4, "big")
+_TAG_BYTES: Final = 8
+_MAX_TAG: Final = (1 << 63) - 1

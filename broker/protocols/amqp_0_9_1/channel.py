@@ -31,11 +31,13 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import drained, unsubscribe
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import all_unsettled
-from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter
-from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing, refusal_of
+from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter, SelectiveConsumer
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, locked, missing, refusal_of
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
 from qstore.broker.protocols.consumer import HeldRuns, first_portion, give_back, has_many
+from qstore.broker.protocols.machine import SessionModes
 from qstore.broker.protocols.output import Stream, is_large
+from qstore.broker.protocols.publishing import tell_held
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
@@ -56,6 +58,9 @@ MAX_UNACKNOWLEDGED: Final = 262_144
 
 MAX_CONSUMERS: Final = 10_000
 """Maximum number of consumers of one channel."""
+
+ENDED_AT_ONCE: Final = 500
+"""Consumers that end in one turn because there is nothing for them: 4 ms."""
 
 
 class Channel:
@@ -83,6 +88,7 @@ class Channel:
         reply_to: the name of its reply queue; empty if it does not consume direct replies.
         last_queue: the name of the queue that was declared last; None for none.
         confirms: publisher confirms; None unless they were selected.
+        rate: limits how fast it may publish; None for no limit.
         transaction: the open transaction that publishes and acknowledgements belong to; None outside of transactions.
         settled: delivery tag -> delivery, of those acknowledged in the transaction.
         refused: likewise, those that were rejected in it, and whether they are requeued.
@@ -92,10 +98,10 @@ class Channel:
     """
 
     __slots__ = (
-        "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "can_send", "confirms",
-        "connection", "consumers", "credit", "held_runs", "is_flowing", "is_gone", "is_open",
+        "__weakref__", "_closing", "_getter", "_held_transfers", "_holding", "_stream", "broker", "can_send",
+        "confirms", "connection", "consumers", "credit", "held_runs", "is_flowing", "is_gone", "is_open",
         "last_queue", "last_tag", "limit",
-        "name", "number", "prefetch", "refused", "reply_to", "returns", "settled", "settled_below", "timeout",
+        "name", "number", "prefetch", "rate", "refused", "reply_to", "returns", "settled", "settled_below", "timeout",
         "transaction", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user", "virtual_host",
     )  # fmt: skip
 
@@ -116,6 +122,7 @@ class Channel:
         self.last_queue: str | None = None
         self.reply_to = ""
         self.confirms: Confirms | None = None
+        self.rate = connection.new_rate()
         self.transaction: LocalTransaction | None = None
         self.settled: dict[int, Delivery] = {}
         self.refused: dict[int, tuple[Delivery, bool]] = {}
@@ -125,6 +132,7 @@ class Channel:
         self._held_transfers: HeldTransfers | None = None
         self._holding = 0  # messages for which the connection's input is paused
         self._getter: Getter | None = None
+        self._closing: dict[SelectiveConsumer, None] = {}  # for which there may be nothing, so that they end
 
     # ---- as management sees it ----
 
@@ -164,6 +172,19 @@ class Channel:
         )
 
     @property
+    def modes(self) -> SessionModes:
+        """As `ManagedSession.modes`."""
+        transaction = self.transaction
+        return SessionModes(
+            confirms=self.confirms is not None,
+            is_transactional=transaction is not None,
+            prefetch=self.prefetch,
+            shared_prefetch=0 if self.limit == MAX_UNACKNOWLEDGED else self.limit,
+            published=0 if transaction is None else len(transaction.messages),
+            settled=len(self.settled) + len(self.refused),
+        )
+
+    @property
     def unsettled_count(self) -> int:
         """Messages delivered to the client and not acknowledged."""
         return len(self.unsettled) + self.held_runs.count
@@ -172,7 +193,7 @@ class Channel:
 
     def send(self, method: str, /, **values: Any) -> None:
         """Send a method without content."""
-        self.send_method(encode_method(method, **values))
+        self.send_method(encode_method(method, self.connection.version, **values))
 
     def send_method(self, payload: bytes) -> None:
         """Send an encoded method without content."""
@@ -249,11 +270,14 @@ class Channel:
     # ---- queues and consumers ----
 
     def queue_name(self, given: str) -> str:
-        """The name of a queue; an empty one means the queue declared last. Raises SoftError."""
+        """The name of a queue; an empty one means the queue declared last. Raises CodedError."""
         if given:
             return given
         if self.last_queue is None:
-            raise SoftError(ReplyCode.NOT_FOUND, "no queue name is given, and no queue was declared on this channel")
+            text = "no queue name is given, and no queue was declared on this channel"
+            if self.connection.version.is_older:
+                raise HardError(ReplyCode.NOT_ALLOWED, text)
+            raise SoftError(ReplyCode.NOT_FOUND, text)
         return self.last_queue
 
     def find_queue(self, given: str, action: Action) -> Queue:
@@ -318,7 +342,7 @@ class Channel:
         self.virtual_host.idle_queues.used(queue)
         if not self._end_get():
             self.connection.pause()
-            self._wait_for(getter)
+            self._wait_for(queue, partial(self._flushed, getter))
 
     def _continue_get(self) -> None:
         getter = self._getter
@@ -327,7 +351,7 @@ class Channel:
         if self._end_get():
             self.connection.unpause()
         else:
-            self._wait_for(getter)
+            self._wait_for(getter.queue, partial(self._flushed, getter))
 
     def _end_get(self) -> bool:
         """Whether basic.get was answered."""
@@ -347,25 +371,56 @@ class Channel:
             self.send("basic.get-empty")
         return True
 
+    def may_close(self, consumer: SelectiveConsumer) -> None:
+        """Note that a consumer which ends when there is nothing for it may have got the last message."""
+        self._closing[consumer] = None
+        self.look_again()
+
+    def _close_empty(self) -> None:
+        """End such consumers, if there is nothing for them; the others have more to get, or no credit."""
+        awaited: set[Queue] = set()
+        ended = 0
+        for consumer in list(self._closing):
+            queue = consumer.queue
+            if not consumer.is_cancelled and self.is_open:
+                if queue.is_held or queue.is_unfinished or queue in self.broker.tick.ready:
+                    if queue not in awaited:
+                        awaited.add(queue)
+                        self._wait_for(queue, self.look_again)
+                    continue
+                if ended == ENDED_AT_ONCE:
+                    self.look_again()
+                    return
+                if consumer.is_waiting:  # it could take another message, and was offered none
+                    ended += 1
+                    self._end_empty(consumer)
+            del self._closing[consumer]
+
+    def _end_empty(self, consumer: SelectiveConsumer) -> None:
+        self.drop_consumer(consumer)
+        does_know = "consumer_cancel_notify" in self.connection.capabilities
+        fields = {"nowait": True} if does_know else {}  # clients of the Java broker wait for an answer instead
+        self.send("basic.cancel" if does_know else "basic.cancel-ok", consumer_tag=consumer.tag, **fields)
+
     def _drop_getter(self) -> None:
         getter, self._getter = self._getter, None
         if getter is not None and not getter.queue.is_gone:
             getter.queue.remove_consumer(getter)
 
-    def _wait_for(self, getter: Getter) -> None:
-        """Try again when the queue's records are on the disk, or messages were read back.
+    def _wait_for(self, queue: Queue, flushed: Callable[[Exception | None], None]) -> None:
+        """Look again when the queue's records are on the disk, or messages were read back.
 
         If only output has to be sent first, `wake_all` tries again.
         """
         if not self.can_answer or self.connection.room <= 0:
             return
-        queue, tick, store = getter.queue, self.broker.tick, getter.queue.store
+        tick, store = self.broker.tick, queue.store
         if not queue.is_held or queue.is_unfinished:
             self.look_again()
         elif store is None or queue in tick.written:
             tick.when_synced(self.look_again)
         else:
-            store.when_synced((queue.journal,), partial(self._flushed, getter))
+            store.when_synced((queue.journal,), flushed)
             store.drained()
 
     def _flushed(self, getter: Getter, error: Exception | None) -> None:
@@ -503,7 +558,7 @@ class Channel:
     def _held_transfers_of(self) -> HeldTransfers:
         """The messages that wait for stopped queues."""
         if self._held_transfers is None:
-            self._held_transfers = HeldTransfers(self._transfer_done)
+            self._held_transfers = HeldTransfers(self._transfer_done, partial(tell_held, self.broker, self))
         return self._held_transfers
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
@@ -547,6 +602,8 @@ class Channel:
         """Send the confirms that are due, after the end of a stream; and answer basic.get."""
         if self._getter is not None:
             self._continue_get()
+        if self._closing:
+            self._close_empty()
         confirms = self.confirms
         if confirms is None or self._stream is not None or not self.is_open:
             return
@@ -568,6 +625,7 @@ class Channel:
         if self.transaction is not None:
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
+            self.transaction.count_end(is_committed=False)
             self.transaction = None
         if self._held_transfers is not None:
             self.connection.publisher_continues(len(self._held_transfers))
@@ -599,6 +657,6 @@ class Channel:
         refused = drained(self.refused)
         held = chain(all_unsettled(self), drained(self.settled), (delivery for delivery, _ in refused))
         self.settled, self.refused, self.returns = {}, {}, []
-        for queue, entry, holder in held:
-            if holder is None or holder.acquires:
-                yield queue, entry
+        for delivery in held:
+            if delivery.is_acquired:
+                yield delivery.queue, delivery.entry

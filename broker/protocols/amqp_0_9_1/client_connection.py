@@ -11,8 +11,9 @@ function that gets the values of the answer, or the error that ended the channel
 
     publish       after `confirm_select` messages are numbered from 1. The broker confirms or refuses each number once,
                   in runs (`ChannelOwner.on_confirmed`)
+                  One message that is sent many times is encoded once (`encode_message`, `publish_encoded`)
     deliveries    method and content are passed on as bytes (`ChannelOwner.on_delivery`); `decode_deliver` reads the
-                  fields that all need
+                  fields that all need. A channel with a `run_owner` passes on those that are alike together
 
 Errors have the classes of the broker's end (`errors`): a SoftError has closed one channel, a HardError the connection.
 Their codes say what was wrong. Nothing here waits, and nothing is sent before the owner takes `output`.
@@ -34,7 +35,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from qstore import __version__
 from qstore.broker.model.completion import Done
-from qstore.broker.model.message import Content
+from qstore.broker.model.message import Buffer, Content
 from qstore.broker.protocols.amqp_0_9_1.assembly import DeliveryAssembler, MixedRun
 from qstore.broker.protocols.amqp_0_9_1.errors import CodedError, HardError, SoftError, encode_close, malformed
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME, content_frames
@@ -56,7 +57,7 @@ from qstore.formats.amqp_0_9_1.frames import (
 )
 from qstore.formats.amqp_0_9_1.methods import ACK, decode_ack, decode_method, encode_ack, encode_method
 from qstore.formats.errors import FormatError
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 
 MAX_CHANNELS: Final = 2_047
@@ -161,6 +162,13 @@ class ChannelOwner(Protocol):
         """The channel is closed, for this reason; None if this end has closed it. Called once."""
 
 
+class RunOwner(Protocol):
+    """Hears of deliveries that are alike."""
+
+    def on_deliveries(self, first: int, payload: bytes, header: bytes, bodies: Bodies) -> None:
+        """As `DeliveryReceiver.delivered_run`; `on_delivery` was called for one like them just before."""
+
+
 class ClientChannel:
     """A channel.
 
@@ -174,11 +182,12 @@ class ClientChannel:
         is_open: whether methods can be sent: from the beginning until it is closed by either end.
         is_flowing: whether the broker takes messages (channel.flow).
         published: the number of the last message; 0 before, and without confirms.
+        run_owner: hears of deliveries that are alike; None: the owner hears of each.
     """
 
     __slots__ = (
         "_calls", "_done", "_heads", "_is_closed", "_owner", "connection", "has_confirms", "is_flowing", "is_open",
-        "number", "published",
+        "number", "published", "run_owner",
     )  # fmt: skip
 
     def __init__(self, connection: ClientConnection, number: int, owner: ChannelOwner) -> None:
@@ -186,6 +195,7 @@ class ClientChannel:
         self.is_open = self.is_flowing = True
         self._is_closed = self.has_confirms = False
         self.published = 0
+        self.run_owner: RunOwner | None = None
         self._done = Done(1)
         self._calls: deque[tuple[str, Answer]] = deque()
         self._heads: dict[bytes, bytes] = {}  # basic.publish -> its frame
@@ -338,6 +348,30 @@ class ClientChannel:
             self.published += 1
         return self.published
 
+    def encode_message(self, payload: bytes, header: bytes, body: bytes) -> bytes:
+        """The frames of a message, for `publish_encoded`; the arguments are those of `publish`."""
+        frames = content_frames(self.number, payload, header, body, self.connection.max_payload)
+        return b"".join([part for frame in frames for part in frame])
+
+    def publish_encoded(self, frames: Buffer, count: int) -> int:
+        """Publish messages.
+
+        Args:
+            frames: those of all of them (`encode_message`).
+            count: how many they are.
+
+        Returns:
+            The number of the last; 0 without confirms.
+        """
+        connection = self.connection
+        connection.output.append(frames)
+        connection.frames_sent += 3 * count
+        connection.messages_sent += count
+        connection.has_output()
+        if self.has_confirms:
+            self.published += count
+        return self.published
+
     def close(self, code: int = NORMAL, text: str = "") -> None:
         """Close the channel; `ChannelOwner.on_channel_closed` follows when the broker has answered."""
         if self.is_open:
@@ -350,6 +384,11 @@ class ClientChannel:
         return self._done.below
 
     # ---- receiving, for the connection ----
+
+    def on_deliveries(self, first: int, payload: bytes, header: bytes, bodies: Bodies) -> None:
+        """Deliveries that are alike were received."""
+        if self.is_open and self.run_owner is not None:
+            self.run_owner.on_deliveries(first, payload, header, bodies)
 
     def on_method(self, name: str, values: Values) -> None:
         """A method of this channel was received.
@@ -674,8 +713,8 @@ class ClientConnection(Connection):
 
     # ---- channels ----
 
-    def open_channel(self, owner: ChannelOwner) -> ClientChannel:
-        """Open a channel; methods can be sent at once.
+    def open_channel(self, owner: ChannelOwner, done: Answer | None = None) -> ClientChannel:
+        """Open a channel; methods can be sent at once, and `done` gets the answer.
 
         Raises:
             ValueError: all channels are in use, or the connection is not open.
@@ -687,7 +726,7 @@ class ClientConnection(Connection):
             raise ValueError(f"all {self._max_channels} channels of the connection are in use")
         channel = self.channels[number] = ClientChannel(self, number, owner)
         self._assembler.accept(number)
-        channel.call("channel.open", _ignore)
+        channel.call("channel.open", done or _ignore)
         return channel
 
     def forget(self, channel: ClientChannel) -> None:
@@ -721,6 +760,11 @@ class ClientConnection(Connection):
         elif self.phase is Phase.OPEN:
             raise HardError(ReplyCode.CHANNEL_ERROR, f"basic.ack on channel {channel}, which is not open")
 
+    def acknowledged_up_to(self, channel: int, tags: list[int]) -> int:
+        """As `MethodReceiver.acknowledged_up_to`: the last one confirms all."""
+        self.frame(channel, encode_ack(tags[-1], multiple=True))
+        return len(tags)
+
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """As `CommandReceiver.command`: a message was received."""
         found = self.channels.get(channel)
@@ -740,9 +784,18 @@ class ClientConnection(Connection):
         """As `CommandReceiver.run_of`: a client takes single messages."""
         return 0
 
-    def mixed_runs(self, _channel: int, _header: bytes, _field: SizeField, _runs: list[MixedRun], _count: int) -> bool:
+    def mixed_runs(self, _channel: int, _header: bytes, _runs: list[MixedRun], _count: int) -> bool:
         """As `MethodReceiver.mixed_runs`: likewise."""
         return False
+
+    def takes_runs(self, channel: int) -> bool:
+        """As `DeliveryReceiver.takes_runs`."""
+        found = self.channels.get(channel)
+        return found is not None and found.is_open and found.run_owner is not None and self.phase is Phase.OPEN
+
+    def delivered_run(self, channel: int, first: int, payload: bytes, header: bytes, bodies: Bodies) -> None:
+        """As `DeliveryReceiver.delivered_run`."""
+        self.channels[channel].on_deliveries(first, payload, header, bodies)
 
     def too_large(self, channel: int, size: int) -> None:
         """As `Receiver.too_large`: close the connection."""

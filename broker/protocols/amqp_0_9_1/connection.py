@@ -51,7 +51,7 @@ from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.virtual_host import VirtualHost
-from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all, acknowledge_up_to
 from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler, MixedRun
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import (
@@ -62,14 +62,15 @@ from qstore.broker.protocols.amqp_0_9_1.errors import (
     encode_close,
     malformed,
 )
+from qstore.broker.protocols.amqp_0_9_1.gathering import Gathering, publish_mixed
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.methods import do_method
-from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish, publish_mixed, publish_run
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish, publish_run
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections, ignore_error
 from qstore.broker.protocols.connection import NORMAL, Phase
 from qstore.broker.protocols.frame_log import TracedFrame
-from qstore.broker.protocols.machine import Host, Peer, SessionAction
+from qstore.broker.protocols.machine import ConnectionLimits, Host, Peer, SessionAction
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Failure, Refused
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
@@ -83,7 +84,17 @@ from qstore.formats.amqp_0_9_1.frames import (
     decode_frame,
     encode_frame,
 )
-from qstore.formats.amqp_0_9_1.methods import ACK, BY_CODE, decode_method, encode_ack, encode_method
+from qstore.formats.amqp_0_9_1.methods import (
+    ACK,
+    AMQP_0_8,
+    AMQP_0_8_PUBLISHED,
+    AMQP_0_9,
+    AMQP_0_9_1,
+    Version,
+    decode_method,
+    encode_ack,
+    encode_method,
+)
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import TypedMap, typed_map
@@ -101,7 +112,7 @@ HEARTBEAT_SECONDS: Final = 60
 
 _HEADS: Final = 256 * 1024  # bytes: at most two frames, basic.publish and the content header
 _MAX_REASON: Final = 255  # bytes
-_STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encryption, before and after a reload
+_STARTS_KEPT: Final = 24  # versions, with mechanisms with and without encryption, before and after a reload
 _MEMORY_IS_SHORT: Final = (
     "The broker is short of memory (--broker-memory): publishers are slowed down until messages are consumed"
 )
@@ -138,10 +149,11 @@ _ADJUSTING: Final = "py-amqp"
 """The client library of kombu, whose connections change the prefetch count of running consumers."""
 
 
-def server_properties(name: str) -> TypedMap:
+def server_properties(name: str, version: Version = AMQP_0_9_1) -> TypedMap:
     """The broker's properties: those of AMQP 0-9-1, and RabbitMQ's `cluster_name` and `capabilities`.
 
-    The name is one that no other broker has: federations recognize by it where a message has been.
+    The name is one that no other broker has: federations recognize by it where a message has been. Clients of older
+    versions cannot read the booleans of `capabilities`.
     """
     return typed_map(
         {
@@ -152,23 +164,28 @@ def server_properties(name: str) -> TypedMap:
             "information": "Licensed under the Apache License 2.0",
             "host": socket.gethostname(),
             "cluster_name": name,
-            "capabilities": CAPABILITIES,
+            **({} if version.is_older else {"capabilities": CAPABILITIES}),
         }
     )
 
 
+_VERSIONS: Final = {each.header: each for each in (AMQP_0_9_1, AMQP_0_9, AMQP_0_8, AMQP_0_8_PUBLISHED)}
+
+
 @lru_cache(maxsize=_STARTS_KEPT)
-def _start_method(mechanisms: tuple[str, ...], name: str) -> bytes:
+def _start_method(mechanisms: tuple[str, ...], name: str, header: bytes) -> bytes:
     """connection.start, which is the same for all clients.
 
     It was most of the encoding of a login. Kept, it is the larger part of what took a connection with a channel from
     355 µs of processor time to 277 (tests.bench.bench_changes, connect-8).
     """
+    version = _VERSIONS[header]
+    major, minor = version.number
     return encode_method(
         "connection.start",
-        version_major=0,
-        version_minor=9,
-        server_properties=server_properties(name),
+        version_major=major,
+        version_minor=minor,
+        server_properties=server_properties(name, version),
         mechanisms=" ".join(mechanisms).encode(),
         locales=b"en_US",
     )
@@ -200,20 +217,23 @@ class ServerConnection(BrokerConnection):
         publishing: decodes messages.
         channels: number -> channel, including those that wait for channel.close-ok.
         max_payload: bytes of a frame's payload, as negotiated.
-        capabilities: the client's capabilities that it has set.
+        capabilities: the client's capabilities that it has set; none with an older version, which has no extensions.
         adjusts_consumers: whether its basic.qos changes running consumers, too.
+        shared_gathering: gathers its messages.
+        gathering: the same, if it has some that are not on their queues yet; otherwise None.
     """
 
-    protocol: ClassVar[str] = "AMQP 0-9-1"
+    protocol: ClassVar[str] = AMQP_0_9_1.name
     protocol_header: ClassVar[bytes] = PROTOCOL_HEADER
+    version: ClassVar[Version] = AMQP_0_9_1
 
     __slots__ = (
         "_blocked_by", "_channel_max", "_exclusive_queues", "_is_tuned", "_waiting", "adjusts_consumers",
-        "capabilities", "channels", "max_payload", "publishing",
+        "capabilities", "channels", "gathering", "max_payload", "publishing", "shared_gathering",
     )  # fmt: skip
 
-    def __init__(self, host: Host, shared: Connections, peer: Peer) -> None:
-        super().__init__(host, shared, peer, traced, b"")  # the broker sends no header
+    def __init__(self, host: Host, shared: Amqp091Connections, peer: Peer) -> None:
+        super().__init__(host, shared, peer, partial(traced, version=self.version), b"")  # the broker sends no header
         broker = shared.broker
         self.capabilities: frozenset[str] = frozenset()
         self.adjusts_consumers = self._is_tuned = False
@@ -224,6 +244,8 @@ class ServerConnection(BrokerConnection):
         )
         self.publishing.has_timestamps = broker.has_timestamps
         self.publishing.trace_by(broker.tick.tracer)
+        self.shared_gathering: Gathering = shared.gathering
+        self.gathering: Gathering | None = None
         self.max_payload = FRAME_MIN_SIZE - OVERHEAD
         self._channel_max = 0
         self._blocked_by: set[Blocker] = set()  # reasons for which its messages wait
@@ -256,6 +278,11 @@ class ServerConnection(BrokerConnection):
         """Whether any of its channels has consumers."""
         return any(channel.consumers for channel in self.channels.values())
 
+    @property
+    def limits(self) -> ConnectionLimits:
+        """As `Machine.limits`."""
+        return ConnectionLimits(self._channel_max, self.max_payload + OVERHEAD, self.heartbeat)
+
     def watch_memory(self, *, is_short: bool) -> None:
         """As `Machine.watch_memory`; a client that has published is answer."""
         super().watch_memory(is_short=is_short)
@@ -284,7 +311,7 @@ class ServerConnection(BrokerConnection):
 
     def set_timestamps(self, *, is_on: bool) -> None:
         """As `Machine.set_timestamps`."""
-        self.publishing.has_timestamps = is_on
+        self.publishing.stamp(is_on=is_on)
 
     def manage_session(self, channel: int, action: SessionAction) -> None:
         """As `Machine.manage_session`. A channel cannot be detached: it is closed."""
@@ -296,18 +323,21 @@ class ServerConnection(BrokerConnection):
 
     def on_header(self, header: bytes) -> None:
         """As `Connection.on_header`: begin to negotiate, or answer with the header of this protocol, and close."""
-        if header != PROTOCOL_HEADER:
-            self.output.append(PROTOCOL_HEADER)
+        if header != self.protocol_header:
+            self.output.append(self.protocol_header)
             self.closed()
             return
         broker = self._shared.broker
-        self.send_method(_start_method(self.login.offered, broker.parameters.cluster_name or broker.federation_tag))
+        name = broker.parameters.cluster_name or broker.federation_tag
+        self.send_method(_start_method(self.login.offered, name, header))
         refusal = self.begin_login()
         if refusal:
             self.close(ReplyCode.ACCESS_REFUSED, f"ACCESS_REFUSED - {refusal}")
 
     def on_violation(self, error: ProtocolError | FormatError) -> None:
         """As `Connection.on_violation`."""
+        if self.gathering is not None:
+            self.gathering.put()
         if self.phase is Phase.CLOSING:
             self.closed()
             return
@@ -316,6 +346,8 @@ class ServerConnection(BrokerConnection):
 
     def frame(self, channel: int, payload: bytes) -> None:
         """A method without content was received."""
+        if self.gathering is not None and not payload.startswith(ACK):
+            self.gathering.put()
         found = self.channels.get(channel)
         if found is not None and found.is_open and self.phase is Phase.OPEN:
             try:
@@ -340,8 +372,22 @@ class ServerConnection(BrokerConnection):
         except (ProtocolError, ModelError) as error:
             self.fail(found, error, ACK)
 
+    def acknowledged_up_to(self, channel: int, tags: list[int]) -> int:
+        """As `MethodReceiver.acknowledged_up_to`."""
+        found = self.channels.get(channel)
+        if found is None or not found.is_open or self.phase is not Phase.OPEN:
+            self.frame(channel, encode_ack(tags[0], multiple=True))  # as in `acknowledged`
+            return 1
+        try:
+            return acknowledge_up_to(found, tags)
+        except (ProtocolError, ModelError) as error:
+            self.fail(found, error, ACK)
+            return 1
+
     def command(self, channel: int, payload: bytes, header: Any, body: Any) -> None:
         """A message was received: its basic.publish, content header and body, which are never None."""
+        if self.gathering is not None:
+            self.gathering.put()
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             self.begins(channel)
@@ -356,18 +402,18 @@ class ServerConnection(BrokerConnection):
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             return 0
+        if self.gathering is not None:
+            self.gathering.put()
         return publish_run(found, payload, header, bodies, field)
 
-    def mixed_runs(self, channel: int, header: bytes, field: SizeField, runs: list[MixedRun], count: int) -> bool:
+    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> bool:
         """As `MethodReceiver.mixed_runs`."""
+        if self.gathering is not None:
+            self.gathering.put()
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             return False
-        try:
-            return publish_mixed(found, header, field, runs, count)
-        except (ProtocolError, ModelError, Amqp091Error) as error:
-            self.fail(found, error, runs[0].payload)
-            return True
+        return publish_mixed(found, header, runs, count)
 
     def begins(self, channel: int) -> bool:
         """As `Receiver.begins`."""
@@ -395,7 +441,7 @@ class ServerConnection(BrokerConnection):
 
     def _do_own_method(self, channel: int, payload: bytes) -> None:
         """A method on channel 0, or on a channel that is not open. Raises HardError."""
-        method, values = decode_method(payload)
+        method, values = decode_method(payload, self.version)
         name = method.name
         if self.phase is Phase.CLOSING:
             if name == "connection.close":
@@ -470,7 +516,8 @@ class ServerConnection(BrokerConnection):
         if self.login.mechanism or self.user:
             raise HardError(ReplyCode.COMMAND_INVALID, "connection.start-ok is unexpected in this state")
         self.client_properties = values["client_properties"]
-        self.capabilities = capabilities_of(self.client_properties)
+        if not self.version.is_older:
+            self.capabilities = capabilities_of(self.client_properties)
         self.adjusts_consumers = adjusts_consumers(self.client_properties)
         self.handle_outcome(self.login.start(values["mechanism"], values["response"]))
 
@@ -538,14 +585,14 @@ class ServerConnection(BrokerConnection):
         """Close the channel, or the connection, after a method of a channel has failed."""
         if not channel.is_open or self.phase is not Phase.OPEN:
             return
-        answer = coded_error(error, self.vhost)
+        answer = coded_error(error, self.vhost, self.version)
         _LOG.info("Client %s, channel %d: %s", self.peer, channel.number, answer.reply_text)
         if not isinstance(answer, SoftError):
             self.close(answer.code, answer.reply_text, payload)
             return
         channel.end()
         self._assembler.drop(channel.number)
-        channel.send_method(encode_close("channel.close", answer.code, answer.reply_text, payload))
+        channel.send_method(encode_close("channel.close", answer.code, answer.reply_text, payload, self.version))
 
     def own(self, queue: Queue) -> None:
         """Own a queue declared exclusive to this connection, to delete it with it: at once if it has ended by now."""
@@ -590,7 +637,7 @@ class ServerConnection(BrokerConnection):
 
     def send(self, method: str, /, **values: Any) -> None:
         """Send a method of the connection."""
-        self.send_method(encode_method(method, **values))
+        self.send_method(encode_method(method, self.version, **values))
 
     def send_method(self, payload: bytes) -> None:
         """Send an encoded method of the connection."""
@@ -610,7 +657,7 @@ class ServerConnection(BrokerConnection):
 
     def send_close(self, code: int, text: str, cause: bytes) -> None:
         """As `Connection.send_close`."""
-        self.send_method(encode_close("connection.close", code, text, cause))
+        self.send_method(encode_close("connection.close", code, text, cause, self.version))
 
     def begin_closing(self, code: int, text: str) -> None:
         """As `BrokerConnection.begin_closing`; the channels end."""
@@ -646,6 +693,36 @@ class ServerConnection(BrokerConnection):
         self._delete_exclusive_queues(ignore_error)
 
 
+class Amqp09Connection(ServerConnection):
+    """The broker's end of AMQP 0-9."""
+
+    protocol: ClassVar[str] = AMQP_0_9.name
+    protocol_header: ClassVar[bytes] = AMQP_0_9.header
+    version: ClassVar[Version] = AMQP_0_9
+
+    __slots__ = ()
+
+
+class Amqp08Connection(ServerConnection):
+    """The broker's end of AMQP 0-8."""
+
+    protocol: ClassVar[str] = AMQP_0_8.name
+    protocol_header: ClassVar[bytes] = AMQP_0_8.header
+    version: ClassVar[Version] = AMQP_0_8
+
+    __slots__ = ()
+
+
+class Amqp08PublishedConnection(ServerConnection):
+    """The broker's end of AMQP 0-8 without the changes of Apache."""
+
+    protocol: ClassVar[str] = AMQP_0_8_PUBLISHED.name
+    protocol_header: ClassVar[bytes] = AMQP_0_8_PUBLISHED.header
+    version: ClassVar[Version] = AMQP_0_8_PUBLISHED
+
+    __slots__ = ()
+
+
 _NEGOTIATION: Final[dict[str, Callable[[ServerConnection, _Values], None]]] = {
     "connection.start-ok": ServerConnection._on_start_ok,
     "connection.secure-ok": ServerConnection._on_secure_ok,
@@ -674,29 +751,33 @@ def _shortened(reason: str) -> str:
 _KINDS: Final = {2: "content header", 3: "body", 8: "heartbeat"}
 
 
-def traced(data: bytes, at: int) -> TracedFrame | None:
+def traced(data: bytes, at: int, version: Version = AMQP_0_9_1) -> TracedFrame | None:
     """The frame at a position, as `DecodeFrame`."""
     frame = decode_frame(data, at, MAX_FRAME + OVERHEAD)  # such large body frames are accepted (`assembly`)
     if frame is None:
         return None
     size = len(frame.payload)
-    return TracedFrame(OVERHEAD + size, frame.channel, _kind(frame), size)
+    return TracedFrame(OVERHEAD + size, frame.channel, _kind(frame, version), size)
 
 
-def _kind(frame: Frame) -> str:
+def _kind(frame: Frame, version: Version) -> str:
     if frame.type != METHOD:
         return _KINDS[frame.type]
     code = int.from_bytes(frame.payload[:4])
-    found = BY_CODE.get(code)
+    found = version.by_code.get(code)
     return f"unknown, code 0x{code:08x}" if found is None else found.name
 
 
 class Amqp091Connections(Connections):
-    """The AMQP 0-9-1 connections of one broker, with their shared state."""
+    """The connections of AMQP 0-9-1, or an older version of it, of one broker, with their shared state."""
 
-    def __init__(self, broker: Broker, authentication: Authentication) -> None:
+    def __init__(
+        self, broker: Broker, authentication: Authentication, connection: type[ServerConnection] = ServerConnection
+    ) -> None:
         super().__init__(broker, authentication, broker.settings.max_message_bytes + _HEADS)
+        self._connection = connection
+        self.gathering = Gathering(broker.tick)
 
     def connect(self, host: Host, peer: Peer) -> ServerConnection:
         """Create the machine of a new connection."""
-        return ServerConnection(host, self, peer)
+        return self._connection(host, self, peer)

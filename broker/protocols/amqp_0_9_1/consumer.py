@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, PerConsumerOrder
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import StreamRun
 from qstore.broker.model.run import MessageRun, RunEntry
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
-from qstore.broker.protocols.consumer import FramedConsumer, HeldRun
+from qstore.broker.protocols.consumer import FramedConsumer, HeldRun, SelectorCheck, with_numbers
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
 from qstore.formats.kernels import write_deliveries
@@ -35,25 +38,36 @@ if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 
 UNLIMITED: Final = 1 << 62
+_MAX_PREFETCH: Final = 0xFFFF
 _STARTS_KEPT: Final = 1024
 _END: Final = bytes((FRAME_END,))
 _TAG: Final = struct.Struct(">QB")
 _pack_frame: Final = FRAME.pack
 _pack_tag: Final = _TAG.pack
 _NO_TAG: Final = bytes(_TAG.size)  # not redelivered
+_MARKED_NO_TAG: Final = _pack_tag(0, True)
 
 
-class Delivery(NamedTuple):
+class Delivery:
     """A message that was delivered and waits to be acknowledged.
 
-    Attributes:
+    Args:
         queue, entry: the message.
         consumer: its consumer; None for basic.get.
+
+    Attributes:
+        queue, entry, consumer: as above.
     """
 
-    queue: Queue
-    entry: Entry
-    consumer: Any
+    __slots__ = ("consumer", "entry", "queue")
+
+    def __init__(self, queue: Queue, entry: Entry, consumer: BasicConsumer | None) -> None:
+        self.queue, self.entry, self.consumer = queue, entry, consumer
+
+    @property
+    def is_acquired(self) -> bool:
+        """Whether its consumer has acquired the message, and not only read it."""
+        return self.consumer is None or self.consumer.acquires
 
 
 class BasicConsumer(FramedConsumer):
@@ -108,6 +122,11 @@ class BasicConsumer(FramedConsumer):
     def kind(self) -> Hashable:
         """Equal for consumers that decline the same messages."""
         return "AMQP 0-9-1", self.channel.connection.max_payload, self.publisher if self._no_local else None
+
+    @property
+    def prefetch(self) -> int:
+        """As `ManagedSubscription.prefetch`: that of its channel when it began."""
+        return self.limit if self.limit <= _MAX_PREFETCH else 0
 
     @property
     def has_credit(self) -> bool:
@@ -183,7 +202,7 @@ class BasicConsumer(FramedConsumer):
             return 0
         if len(message.header) > connection.max_payload or run.bodies.largest > connection.max_payload:
             return 0
-        if self._no_local and message.handling.publisher is connection.publisher:
+        if self._no_local and run.may_be_of(connection.publisher):
             return 0
         room = -(-connection.room // (run.largest + COST_OF_MESSAGE))  # until nothing is left: the last may exceed it
         return min(room, self.credit) if self.no_ack else min(room, self.credit, channel.credit)
@@ -200,7 +219,7 @@ class BasicConsumer(FramedConsumer):
         fields: tuple[SizeField, ...] = ()
         body_head = self._body_heads.get(bodies.largest) or self.make_body_head(bodies.largest)
         first = channel.last_tag + 1
-        before = b"".join((start, _NO_TAG, routed, header_head))
+        before = b"".join((start, _MARKED_NO_TAG if run.is_redelivered else _NO_TAG, routed, header_head))
         frames = b"".join((before, header, body_head))
         if field is not None:
             fields = (field.moved(len(before)), SizeField(len(frames) - 4, 4))
@@ -247,6 +266,11 @@ class BasicConsumer(FramedConsumer):
         if not self.is_cancelled:
             self.channel.consumer_lost(self)
 
+    def fail(self, error: Exception) -> None:
+        """As `Consumer.fail`: close the channel."""
+        if not self.is_cancelled and self.channel.is_open:
+            self.channel.connection.fail(self.channel, SoftError(ReplyCode.RESOURCE_ERROR, str(error)))
+
 
 class TracedConsumer(BasicConsumer):
     """A consumer of a broker that traces sampled messages."""
@@ -266,6 +290,93 @@ class TracedConsumer(BasicConsumer):
         """As `BasicConsumer.room_for`: sampled messages are delivered singly."""
         tracer = self.channel.broker.tick.tracer
         return 0 if tracer is not None and tracer.samples(run.template) else super().room_for(run)
+
+
+class StreamConsumer(TracedConsumer):
+    """A consumer of a stream: each message has its offset in a header."""
+
+    __slots__ = ()
+
+    @property
+    def numbers_runs(self) -> bool:
+        """As `Reader.numbers_runs`."""
+        return True
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `BasicConsumer.deliver_run`."""
+        first, count, messages, output = run.first, run.count, run.run, self.channel.connection.output
+        message, number, place = messages.template, run.position - 1, len(output)
+        assert isinstance(message, BasicMessage)
+        result = super().deliver_run(run)
+        if isinstance(run, StreamRun) and run.number_at >= 0:
+            start = self._starts.get(len(message.routed)) or self._make_start(len(message.routed))
+            at = len(start) + len(_NO_TAG) + len(message.routed) + len(self.make_head(len(message.header)))
+            output[place] = with_numbers(output[place], at + run.number_at, number, messages.bodies, first, count)
+        return result
+
+
+class SelectiveConsumer(StreamConsumer):
+    """A consumer with a selector, or one that only reads, or that ends when there is nothing for it.
+
+    Args:
+        channel, tag, queue, no_ack, no_local, limit, arguments: as for `BasicConsumer`.
+        check: its selector; None for all messages.
+        browses: whether the messages that it gets stay on the queue.
+        closes: whether it ends when there is nothing for it on the queue.
+    """
+
+    __slots__ = ("_check", "closes")
+
+    def __init__(
+        self,
+        channel: Channel,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        no_local: bool,
+        limit: int,
+        arguments: TypedMap,
+        check: SelectorCheck | None,
+        browses: bool,
+        closes: bool,
+    ) -> None:
+        super().__init__(channel, tag, queue, no_ack=no_ack, no_local=no_local, limit=limit, arguments=arguments)
+        self._check, self.closes = check, closes
+        if browses:
+            self.acquires = False
+
+    @property
+    def kind(self) -> Hashable:
+        """As `BasicConsumer.kind`, and equal for equal selectors."""
+        publisher = self.publisher if self._no_local else None
+        if self._check is None:
+            return "AMQP 0-9-1", self.channel.connection.max_payload, publisher
+        return "AMQP 0-9-1", self.channel.connection.max_payload, publisher, self._check.text
+
+    def wake(self) -> None:
+        """As `BasicConsumer.wake`; it may be time to end."""
+        super().wake()
+        if self.closes:
+            self.channel.may_close(self)
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `BasicConsumer.room_for`: with a selector, each message is examined."""
+        return super().room_for(run) if self._check is None and not self.closes else 0
+
+    def deliver(self, entry: Entry) -> int:
+        """Send a message if it matches and there is credit for it. Returns as `Consumer.deliver` does."""
+        channel, check = self.channel, self._check
+        if self.closes:
+            channel.may_close(self)
+        if check is None:
+            return super().deliver(entry)
+        connection = channel.connection
+        if self.credit <= 0 or connection.room <= 0 or not channel.can_send:
+            return REFUSED
+        result = super().deliver(entry) if check.admits(entry) else NOT_FOR_ME
+        check.answered(entry, connection, is_refused=result == REFUSED)
+        return result
 
 
 class Getter:
@@ -345,3 +456,6 @@ class Getter:
     def queue_deleted(self) -> None:
         """The queue was deleted."""
         self.channel.consumer_lost(self)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing to do: it ends by itself."""

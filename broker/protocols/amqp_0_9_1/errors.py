@@ -30,8 +30,14 @@ from typing import Final
 
 from qstore.broker.model import errors
 from qstore.broker.protocols.assembly import ProtocolError
-from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ContentClassError, ReplyCode
-from qstore.formats.amqp_0_9_1.methods import encode_method
+from qstore.formats.amqp_0_9_1.codes import (
+    HARD_ERRORS,
+    Amqp091Error,
+    ContentClassError,
+    MissingClassError,
+    ReplyCode,
+)
+from qstore.formats.amqp_0_9_1.methods import AMQP_0_9_1, Version, encode_method
 
 _MAX_TEXT: Final = 255
 
@@ -62,11 +68,11 @@ class HardError(CodedError):
     """A hard error: the connection is closed."""
 
 
-def encode_close(method: str, code: int, text: str, payload: bytes) -> bytes:
+def encode_close(method: str, code: int, text: str, payload: bytes, version: Version = AMQP_0_9_1) -> bytes:
     """channel.close or connection.close, with class and method of the payload that caused it."""
     short = text.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
     class_id, method_id = int.from_bytes(payload[:2]), int.from_bytes(payload[2:4])
-    return encode_method(method, reply_code=code, reply_text=short, class_id=class_id, method_id=method_id)
+    return encode_method(method, version, reply_code=code, reply_text=short, class_id=class_id, method_id=method_id)
 
 
 _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
@@ -89,8 +95,16 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
 }
 
 
+_OLDER_CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
+    **_CODES,
+    errors.NotAllowedError: ReplyCode.NOT_ALLOWED,
+}
+
+
 def malformed(error: Exception) -> HardError:
     """The error for input that cannot be decoded."""
+    if isinstance(error, MissingClassError):
+        return HardError(ReplyCode.NOT_IMPLEMENTED, str(error))
     is_unexpected = isinstance(error, ContentClassError)
     return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
 
@@ -108,7 +122,7 @@ def locked(name: str, vhost: str) -> SoftError:
     )
 
 
-def coded_error(error: Exception, vhost: str) -> CodedError:
+def coded_error(error: Exception, vhost: str, version: Version = AMQP_0_9_1) -> CodedError:
     """The error that a client of a virtual host gets for an error of the model or the store."""
     if isinstance(error, CodedError):
         return error
@@ -116,7 +130,8 @@ def coded_error(error: Exception, vhost: str) -> CodedError:
         return malformed(error)
     if isinstance(error, errors.NotFoundError) and error.kind:
         return missing(error.kind, error.name, vhost)
-    code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
+    codes = _OLDER_CODES if version.is_older else _CODES
+    code = codes[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
     return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))
 
 

@@ -44,6 +44,8 @@ from qstore.broker.protocols.message import (
     NativeMessage,
     SharedHead,
     encoded_content,
+    is_long,
+    long_header,
 )
 from qstore.broker.protocols.output import parts_of
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
@@ -362,14 +364,6 @@ def restored(message: BasicMessage) -> BasicMessage:
 
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
-_MAX_SHORT: Final = 0xFF
-#: Properties that are strings of at most 255 bytes -> the header for longer ones.
-_LONG: Final = {
-    name: f"x-amqp-{name.replace('_', '-')}"
-    for name in (
-        "content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "user_id", "app_id"
-    )
-}  # fmt: skip
 
 
 def as_basic(message: Message) -> BasicMessage | None:
@@ -414,10 +408,10 @@ def _properties(message: Message, neutral: NeutralProperties) -> Properties:
         "app_id": _text(neutral.app_id),
     }
     for name, text in texts.items():
-        if text is not None and len(text.encode("utf-8", "surrogateescape")) > _MAX_SHORT:
+        if text is not None and is_long(text):
             texts[name] = None
             if name != "type" or SUBJECT_HEADER not in named:
-                entries.append((_LONG[name], TypedValue(STR16, text)))
+                entries.append((long_header(name), TypedValue(STR16, text)))
     created = neutral.created_at
     return Properties(
         headers=TypedMap(tuple(entries)) if entries else None,

@@ -11,6 +11,16 @@ RabbitMQ's clients rely on:
     alternate         an exchange may be declared before its alternate exchange, and survives it
     if-empty          messages that consumers hold unacknowledged do not count: they are deleted with the queue
 
+Clients of AMQP 0-8 and 0-9, which know Apache's brokers, get the rules of these:
+
+    redeclaration     only the type of an exchange must agree; else, and for reserved names, 530 not-allowed. A queue
+                      that is not exclusive does not become so: 405 resource-locked
+    no name           without a queue that was declared before: 530 not-allowed
+    existence         deleting or unbinding what does not exist fails: 404 not-found
+    basic.qos         a limit of all consumers of the channel together, those that exist included
+    basic.recover     requeue=false, too: what the channel holds goes back to its queues, and may go to other consumers
+    tx.rollback       what was acknowledged is delivered again
+
 basic.ack is decoded here, as it is frequent. basic.publish has content, and takes another path (`publishing`).
 
 Source: AMQP 0-9-1, all classes; RabbitMQ, "Queues", "Exchanges", "Consumer Prefetch", "Consumers" and "Channels" (codes
@@ -24,13 +34,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1
+from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1, AUTO_CLOSE, NO_CONSUME, is_switched_on
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import ModelError, NotAllowedError, NotFoundError, ResourceLockedError
+from qstore.broker.model.events import SessionFlow, SessionPrefetch
 from qstore.broker.model.exchanges.headers import HeadersExchange
-from qstore.broker.model.exchanges.types import TYPE_NAMES
+from qstore.broker.model.exchanges.types import is_type
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream
 from qstore.broker.model.replies import REPLY_TO
+from qstore.broker.model.selectors.selector import requested_selector
 from qstore.broker.model.settlement import purge, subscribe
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import (
     Confirms,
@@ -51,15 +64,22 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
     with_exchange_name,
 )
 from qstore.broker.protocols.amqp_0_9_1.channel import MAX_CONSUMERS, MAX_UNACKNOWLEDGED, Channel
-from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, TracedConsumer
+from qstore.broker.protocols.amqp_0_9_1.consumer import (
+    BasicConsumer,
+    SelectiveConsumer,
+    StreamConsumer,
+    TracedConsumer,
+)
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, locked, missing
+from qstore.broker.protocols.consumer import SelectorCheck
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import ACK, decode_ack, decode_method
-from qstore.formats.values import TypedMap
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 _Values = dict[str, Any]
 
 _MANY_CONSUMERS: Final = 100
+_TICKET: Final = 1  # of every realm
 
 # ---- channel ----
 
@@ -77,7 +97,10 @@ def _close_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
 
 
 def _flow(channel: Channel, values: _Values, payload: bytes) -> None:
+    was_active = channel.is_flowing
     is_active = channel.is_flowing = values["active"]
+    if is_active is not was_active:
+        channel.broker.events.emit(SessionFlow(is_active), channel)
     channel.wake_all()
     _answer_in_turn(channel, partial(channel.send, "channel.flow-ok", active=is_active), payload)
 
@@ -89,12 +112,13 @@ def _qos(channel: Channel, values: _Values, payload: bytes) -> None:
     if values["prefetch_size"]:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is not implemented; prefetch_count is")
     count = values["prefetch_count"]
-    if values["global"]:
+    if values["global"] or channel.connection.version.is_older:
         channel.set_limit(count)
     else:
         channel.prefetch = count
         if channel.connection.adjusts_consumers:
             channel.adjust_consumers(count)
+    channel.broker.events.emit(SessionPrefetch(0, count), channel)
     _answer_in_turn(channel, partial(channel.send, "basic.qos-ok"), payload)
 
 
@@ -119,7 +143,7 @@ def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
     wants_replies = values["queue"] == REPLY_TO
     if not wants_replies:
         queue = channel.find_queue(values["queue"], Action.CONSUME)
-    check_consumer_arguments(values["arguments"])
+    check_consumer_arguments(values.setdefault("arguments", EMPTY_MAP))  # AMQP 0-8 as it was published has none
     if tag in channel.consumers:
         raise HardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if len(channel.consumers) >= MAX_CONSUMERS:
@@ -136,11 +160,7 @@ def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> BasicConsumer:
     exclusive, arguments = values["exclusive"], values["arguments"]
-    make = BasicConsumer if channel.broker.tick.tracer is None else TracedConsumer
-    consumer = make(
-        channel, tag, queue, no_ack=values["no_ack"], no_local=values["no_local"],
-        limit=channel.prefetch or MAX_UNACKNOWLEDGED, arguments=arguments,
-    )  # fmt: skip
+    consumer = _make_consumer(channel, tag, queue, values)
     try:
         subscribe(
             channel.broker, channel, queue, consumer, tag,
@@ -150,6 +170,38 @@ def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> Ba
         text = f"queue '{queue.name}' in vhost '{channel.vhost}' in exclusive use: {error}"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text) from error
     return consumer
+
+
+def _check_stream_consumer(channel: Channel, queue: Stream, arguments: TypedMap, *, no_ack: bool) -> None:
+    """Check that a consumer of a stream has credit, which its acknowledgements return. Raises CodedError."""
+    of = f"stream '{queue.name}' in vhost '{channel.vhost}'"
+    has_credit = channel.limit < MAX_UNACKNOWLEDGED if channel.connection.version.is_older else channel.prefetch
+    if not has_credit:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"consumer prefetch count is not set for {of}")
+    if no_ack:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by {of}")
+    if is_switched_on(arguments, AUTO_CLOSE):
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"{AUTO_CLOSE} is not supported by {of}, which has no end")
+
+
+def _make_consumer(channel: Channel, tag: str, queue: Queue, values: _Values) -> BasicConsumer:
+    arguments, limit = values["arguments"], channel.prefetch or MAX_UNACKNOWLEDGED
+    no_ack, no_local = values["no_ack"], values["no_local"]
+    if isinstance(queue, Stream):
+        _check_stream_consumer(channel, queue, arguments, no_ack=no_ack)
+    selector = requested_selector(arguments)
+    browses = is_switched_on(arguments, NO_CONSUME) and not isinstance(queue, Stream)  # of which nobody takes anything
+    closes = is_switched_on(arguments, AUTO_CLOSE)
+    if selector is not None or browses or closes:
+        check = None if selector is None else SelectorCheck(selector, channel.broker.last_candidate)
+        return SelectiveConsumer(
+            channel, tag, queue, no_ack=no_ack, no_local=no_local, limit=limit, arguments=arguments, check=check,
+            browses=browses, closes=closes,
+        )  # fmt: skip
+    make = BasicConsumer if channel.broker.tick.tracer is None else TracedConsumer
+    if isinstance(queue, Stream):
+        make = StreamConsumer
+    return make(channel, tag, queue, no_ack=no_ack, no_local=no_local, limit=limit, arguments=arguments)
 
 
 def _replies_consumer(channel: Channel, tag: str, *, no_ack: bool) -> BasicConsumer:
@@ -182,6 +234,9 @@ def _cancel_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
 def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
     queue = channel.find_queue(values["queue"], Action.CONSUME)
     channel.broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, queue.name)
+    if isinstance(queue, Stream):
+        text = f"basic.get not supported by stream '{queue.name}' in vhost '{channel.vhost}'"
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
     if queue.is_browse_only:
         raise SoftError(ReplyCode.ACCESS_REFUSED, f"queue '{queue.name}' has only browsers")
     if len(channel.unsettled) >= MAX_UNACKNOWLEDGED:
@@ -192,6 +247,10 @@ def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _purge(channel: Channel, values: _Values, _payload: bytes) -> None:
     queue = channel.find_queue(values["queue"], Action.PURGE)
+    if isinstance(queue, Stream):
+        channel.broker.authorization.check(channel.connection, Action.PURGE, ObjectType.QUEUE, queue.name)
+        text = f"queue.purge not supported by stream '{queue.name}' in vhost '{channel.vhost}'"
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
     connection, wants_answer = channel.connection, not values["nowait"]
     connection.pause()
 
@@ -233,7 +292,7 @@ def _recovered(channel: Channel) -> None:
 
 
 def _recover_async(channel: Channel, values: _Values, _payload: bytes) -> None:
-    if not values["requeue"]:
+    if not values["requeue"] and not channel.connection.version.is_older:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, "basic.recover with requeue=false is not implemented")
     recover(channel)
 
@@ -295,7 +354,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
     name, type_name, arguments = exchange_name(values["exchange"]), values["type"], values["arguments"]
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    if not values["passive"] and type_name not in TYPE_NAMES:
+    if not values["passive"] and not is_type(type_name):
         raise HardError(ReplyCode.COMMAND_INVALID, f"invalid exchange type '{type_name}'")
     work = channel.virtual_host.topology.declare_exchange(
         name,
@@ -307,7 +366,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
         alternate="" if values["passive"] else alternate_of(arguments),
         arguments=with_exchange_name(arguments, ALTERNATE),
         caller=channel.connection,
-        is_exact=True,
+        is_exact=not channel.connection.version.is_older,
     )
     _run(channel, _ignoring_result(work), "exchange.declare-ok", values, payload)
 
@@ -323,7 +382,12 @@ def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
     work = channel.virtual_host.topology.delete_exchange(
         name, if_unused=values["if_unused"], is_awaited=True, caller=channel.connection
     )
-    _run(channel, _unless_gone(work), "exchange.delete-ok", values, payload)
+    _run(channel, _idempotent(channel, work), "exchange.delete-ok", values, payload)
+
+
+def _idempotent(channel: Channel, work: _Work) -> _Work:
+    """Work that succeeds on something that does not exist, unless the client's version of AMQP has it fail."""
+    return work if channel.connection.version.is_older else _unless_gone(work)
 
 
 async def _unless_gone(work: _Work) -> None:
@@ -339,14 +403,15 @@ async def _unless_gone(work: _Work) -> None:
 
 def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
     name, passive = values["queue"], values["passive"]
-    if name.startswith(REPLY_TO):
+    if name.startswith(REPLY_TO) and name not in channel.virtual_host.queues:  # one of a client of AMQP 1.0 is there
         _declare_replies(channel, name, nowait=values["nowait"])
         return
     is_server_named = not name and not passive
     if is_server_named:
         name = SERVER_NAMED + secrets.token_urlsafe(16)
     else:
-        _check_access(channel, name, exclusive=None if passive else values["exclusive"])
+        is_exact = not passive and not channel.connection.version.is_older
+        _check_access(channel, name, exclusive=values["exclusive"] if is_exact else None)
     arguments = values["arguments"] if passive else queue_arguments(values["arguments"])
     found: list[tuple[int, int]] = []
 
@@ -360,7 +425,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
             auto_delete=values["auto_delete"],
             arguments=arguments,
             caller=connection,
-            is_exact=True,
+            is_exact=not connection.version.is_older,
             is_server_named=is_server_named,
             is_private=True,
         )
@@ -420,7 +485,7 @@ def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
         if not values["nowait"]:
             channel.send("queue.delete-ok", message_count=count)
 
-    channel.run(_unless_gone(work), reply, payload)
+    channel.run(_idempotent(channel, work), reply, payload)
 
 
 # ---- bindings ----
@@ -461,7 +526,7 @@ async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str
 def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
     queue, name, key, _, given = _bound(channel, values)
     work = channel.virtual_host.topology.unbind(queue, name, key, caller=channel.connection, asked_key=given)
-    _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
+    _run(channel, _idempotent(channel, _ignoring_result(work)), "queue.unbind-ok", values, payload)
 
 
 def _ends(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
@@ -484,8 +549,17 @@ def _unbind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
     _run(channel, _unless_gone(work), "exchange.unbind-ok", values, payload)
 
 
+# ---- access, of AMQP 0-8 and 0-9 ----
+
+
+def _grant(channel: Channel, _values: _Values, _payload: bytes) -> None:
+    """Grant access to a realm: what is permitted is decided at each operation, whatever its ticket."""
+    channel.send("access.request-ok", ticket=_TICKET)
+
+
 #: Method -> function, of all but basic.publish and basic.ack.
 METHODS: Final[dict[str, Callable[[Channel, _Values, bytes], None]]] = {
+    "access.request": _grant,
     "channel.open": _open,
     "channel.close": _close,
     "channel.close-ok": _close_ok,
@@ -527,7 +601,7 @@ def do_method(channel: Channel, payload: bytes) -> None:
     if payload[:4] == ACK:
         acknowledge(channel, *decode_ack(payload))
         return
-    method, values = decode_method(payload)
+    method, values = decode_method(payload, channel.connection.version)
     if method.name in _MISSING:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{method.name} is not implemented")
     do = METHODS.get(method.name)

@@ -19,7 +19,6 @@ Source: AMQP 0-9-1, basic.publish and its constants; RabbitMQ, "Publishers".
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
@@ -47,12 +46,8 @@ from qstore.formats.values import MAX_VALUES
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
-    from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.protocols.amqp_0_9_1.assembly import MixedRun
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 
-
-_number: Final = itemgetter(0)
 
 _REMEMBERED: Final = 2048
 _ROUTED_AT: Final = 6  # in basic.publish: class, method, ticket
@@ -114,6 +109,10 @@ class Publishing(PublishChecks):
         """As `PublishChecks.foreign_user_id`."""
         text = f"user_id property set to '{user_id}' but authenticated user was '{user}'"
         return SoftError(ReplyCode.PRECONDITION_FAILED, text)
+
+    def stamp(self, *, is_on: bool) -> None:
+        """Set whether messages without a timestamp get their time of arrival."""
+        self.has_timestamps, self._last = is_on, None
 
     def read_target(self, payload: bytes) -> Target:
         """The target of a basic.publish that is not in `targets`.
@@ -195,14 +194,10 @@ class Publishing(PublishChecks):
             return None
         return self._last if are_equal_but(field, header, self._last_header) else None
 
-    def template_of(self, target: Target, header: bytes, field: SizeField) -> BasicMessage | None:
+    def base_of(self, header: bytes, field: SizeField) -> BasicMessage | None:
         """As `template`, whatever the target of the last message was."""
         last = self._last
-        if last is None or b"CC" in header or not are_equal_but(field, header, self._last_header):
-            return None
-        return BasicMessage(
-            last.header, b"", target.exchange, target.routing_key, target.routed, last.is_persistent, last.handling, 0.0
-        )
+        return None if last is None or b"CC" in header or not are_equal_but(field, header, self._last_header) else last
 
 
 def _without_body(message: BasicMessage) -> BasicMessage:
@@ -250,14 +245,11 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
     target = publishing.targets.get(payload)
     if target is None:
         target = publishing.read_target(payload)
-    exchange = channel.virtual_host.exchanges.get(target.exchange)
-    if exchange is None:
-        raise missing("exchange", target.named, channel.vhost)
-    if exchange.is_internal:
-        text = f"cannot publish to internal exchange '{target.named}' in vhost '{channel.vhost}'"
-        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    exchange = _exchange_of(channel, target)
     message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:
+        if channel.rate is not None:
+            channel.rate.take(1, channel.connection)
         publishing.check(message, exchange, broker, channel.connection, in_transaction=channel.transaction is not None)
     confirms = channel.confirms
     number = 0
@@ -296,8 +288,15 @@ def publish_run(channel: Channel, payload: bytes, header: bytes, bodies: Bodies,
         return 0
     if publishing.has_rare and not publishing.covers(template):
         return 0
+    if channel.rate is not None:
+        limited = channel.rate.limited(bodies)
+        if limited is None:
+            return 0
+        bodies = limited
     run = MessageRun(template, bodies, field, len(header))
     published = broker.router.publish_run(run, exchange)
+    if channel.rate is not None and published:
+        channel.rate.take(published, channel.connection)
     if confirms is not None and published:
         first = confirms.published + 1
         confirms.published += published
@@ -307,67 +306,24 @@ def publish_run(channel: Channel, payload: bytes, header: bytes, bodies: Bodies,
     return published
 
 
-def publish_mixed(channel: Channel, header: bytes, field: SizeField, runs: list[MixedRun], count: int) -> bool:
-    """Publish messages that differ only in their basic.publish and their bodies, all in this tick.
+def publish_numbered(channel: Channel, target: Target, header: bytes, body: bytes, number: int) -> None:
+    """As `publish`, of a message outside of a transaction that has a number already; 0 without confirms."""
+    broker, publishing = channel.broker, channel.connection.publishing
+    exchange = _exchange_of(channel, target)
+    message = publishing.read(target, header, body, broker.clock, channel.reply_to)
+    if publishing.has_rare:
+        publishing.check(message, exchange, broker, channel.connection, in_transaction=False)
+    _publish_now(channel, target, message, exchange, number)
 
-    Each run goes to a queue of its own, so that its messages keep their order there. Confirms count messages in the
-    order in which they arrived: all of them wait for the records of all.
 
-    Args:
-        channel: the channel; it is open.
-        header: a content header like theirs.
-        field: the field in it that gives the size of the body.
-        runs: the messages.
-        count: their number in all.
-
-    Returns:
-        Whether they were published, but for those that were refused. If not, none was.
-
-    Raises:
-        As `publish`, if there are no confirms.
-    """
-    broker, confirms = channel.broker, channel.confirms
-    publishing = channel.connection.publishing
-    if channel.transaction is not None:
-        return False
-    routed: list[tuple[MessageRun, Exchange, MixedRun]] = []
-    queues: set[Queue] = set()
-    for mixed in runs:
-        target = publishing.targets.get(mixed.payload)
-        exchange = None if target is None else channel.virtual_host.exchanges.get(target.exchange)
-        if target is None or exchange is None or exchange.is_internal:
-            return False
-        template = publishing.template_of(target, header, field)
-        if template is None or (publishing.has_rare and not publishing.covers(template)):
-            return False
-        run = MessageRun(template, mixed.bodies, field, len(header))
-        queue = broker.router.sole_queue(run, exchange)
-        if queue is None or queue in queues:
-            return False
-        queues.add(queue)
-        routed.append((run, exchange, mixed))
-    first = 0
-    if confirms is not None:
-        first = confirms.published + 1
-        confirms.published += count
-        broker.tick.workers[channel] = None
-    is_waiting = False
-    left: list[tuple[int, MixedRun, int]] = []
-    for run, exchange, mixed in routed:
-        published = broker.router.publish_run(run, exchange)
-        is_waiting |= published > 0 and broker.router.is_run_stored
-        if published < run.count:
-            numbers = memoryview(mixed.numbers).cast("I")
-            left += [(numbers[each], mixed, each) for each in range(published, run.count)]
-    if confirms is not None and is_waiting:
-        confirms.ledger.hold_run(first, first + count - 1)
-    for number, mixed, each in sorted(left, key=_number):  # a journal has no room for them, or has failed
-        if confirms is not None:
-            confirms.refuse(first + number)
-        elif channel.is_open:
-            body = mixed.bodies.body(each)
-            publish(channel, mixed.payload, field.set_in(header, len(body)), body)
-    return True
+def _exchange_of(channel: Channel, target: Target) -> Exchange:
+    exchange = channel.virtual_host.exchanges.get(target.exchange)
+    if exchange is None:
+        raise missing("exchange", target.named, channel.vhost)
+    if exchange.is_internal:
+        text = f"cannot publish to internal exchange '{target.named}' in vhost '{channel.vhost}'"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    return exchange
 
 
 def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:

@@ -104,8 +104,8 @@ def test_declared_queues_must_agree(client: BasicClient) -> None:
 def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(client: BasicClient) -> None:
     for arguments, told in (
         (
-            {"x-max-age": "7D", "x-queue-type": "stream"},
-            "argument 'x-queue-type' with value 'stream' is not supported: what was consumed is removed",
+            {"x-max-age": "7D", "x-queue-type": "streams"},
+            "argument 'x-queue-type' with value 'streams' is not supported: it is 'classic', 'quorum' or 'stream'",
         ),
         ({"x-delivery-limit": 20}, "invalid arg 'x-delivery-limit' for queue 'x': only x-queue-type 'quorum' counts"),
     ):
@@ -876,3 +876,14 @@ def test_rejected_publish_is_silent_without_confirms(client: BasicClient) -> Non
 )  # fmt: skip
 def test_arguments_that_are_not_valid(client: BasicClient, arguments: dict[str, Any]) -> None:
     assert failed(client, "queue.declare", queue="l", arguments=arguments)[:2] == ("channel.close", 406)
+
+
+def test_timestamps_that_are_switched_on_later_are_those_of_messages_like_earlier_ones_too(client: BasicClient) -> None:
+    client.call("queue.declare", queue="q")
+    client.call("basic.consume", queue="q", no_ack=True)
+    for is_on in (False, True, False):
+        client.machine.set_timestamps(is_on=is_on)
+        client.publish("q")
+        client.send(b"".join(client.message("q") for _ in range(8)))  # which may be a run
+        stamps = [each.properties is not None and each.properties.timestamp for each in client.take("basic.deliver")]
+        assert stamps == [int(client.world.now) if is_on else None] * 9

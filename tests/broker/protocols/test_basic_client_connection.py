@@ -32,6 +32,7 @@ from qstore.formats.amqp_0_9_1.methods import (
     encode_routed,
 )
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_pair import Heard, Pair, choose_anonymous
 from tests.broker.protocols.test_basic_fuzz import _ANY_PAYLOADS
@@ -359,7 +360,7 @@ def test_each_message_is_confirmed_or_refused_once(answers: list[tuple[int, bool
     expected: dict[int, bool] = {}
     for tag, multiple, is_accepted in answers:
         name = "basic.ack" if is_accepted else "basic.nack"
-        client.receive(BasicWire.encode(name, 1, delivery_tag=tag, multiple=multiple))
+        client.receive(BasicWire().encode(name, 1, delivery_tag=tag, multiple=multiple))
         for number in range(1 if multiple else tag, tag + 1):
             expected.setdefault(number, is_accepted)
     found = {number: is_ok for first, last, is_ok in heard.confirmed for number in range(first, last + 1)}
@@ -415,3 +416,95 @@ def test_a_short_delivery_is_refused(size: int) -> None:
     with pytest.raises(Amqp091Error):
         decode_deliver(whole[:size])
     assert decode_method(whole)[0].name == "basic.deliver"
+
+
+# ---- many equal messages ----
+
+
+class _Runs:
+    """Keeps the deliveries of each run, as the owner of the channel hears of single ones."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
+        self.counts: list[int] = []
+
+    def on_deliveries(self, first: int, payload: bytes, header: bytes, bodies: Bodies) -> None:
+        self.counts.append(bodies.count)
+        like = decode_deliver(payload)
+        self.heard.deliveries += [
+            (like._replace(delivery_tag=first + number), header, bodies.body(number)) for number in range(bodies.count)
+        ]
+
+
+def test_a_message_encoded_once_is_published_as_if_one_by_one(world: World) -> None:
+    sent = []
+    for is_encoded in (False, True):
+        pair = Pair(world).open()
+        channel = pair.channel()
+        channel.confirm_select(pair.heard.answer)
+        pair.run()
+        body = b"b" * 5000
+        if is_encoded:
+            frames = channel.encode_message(TO_Q, _header(body), body)
+            assert channel.publish_encoded(frames * 3, 3) == 3
+        else:
+            for _ in range(3):
+                channel.publish(TO_Q, _header(body), body)
+        counts = pair.client.frames_sent, pair.client.messages_sent
+        sent.append((pair.client.take_output(), counts, channel.published))
+    assert sent[0] == sent[1]
+
+
+def test_deliveries_that_are_alike_come_together(pair: Pair) -> None:
+    channel = pair.channel()
+    runs = channel.run_owner = _Runs(pair.heard)
+    channel.declare_queue("q", pair.heard.answer)
+    bodies = [b"%03d" % number for number in range(200)] + [b"longer"] + [b"%03d" % number for number in range(50)]
+    for body in bodies:
+        channel.publish(TO_Q, _header(body), body)
+    channel.consume("q", "tag", pair.heard.answer)
+    pair.run()
+    heard = pair.heard.deliveries
+    assert [body for _, _, body in heard] == bodies
+    assert [each.delivery_tag for each, _, _ in heard] == list(range(1, len(bodies) + 1))
+    assert {(each.consumer_tag, each.key, each.redelivered) for each, _, _ in heard} == {(b"tag", "q", False)}
+    assert all(header == _header(body) for _, header, body in heard)
+    assert sum(runs.counts) > 200
+    channel.ack(len(bodies), multiple=True)
+    pair.run()
+    assert pair.world.broker.default_host.queues["q"].message_count == 0
+
+
+def test_deliveries_come_singly_if_nobody_takes_them_together(pair: Pair) -> None:
+    channel = pair.channel()
+    channel.declare_queue("q", pair.heard.answer)
+    for _ in range(50):
+        channel.publish(TO_Q, _header(b"x"), b"x")
+    channel.consume("q", "tag", pair.heard.answer)
+    pair.run()
+    assert [each.delivery_tag for each, _, _ in pair.heard.deliveries] == list(range(1, 51))
+
+
+@pytest.mark.parametrize("damage", ["tag", "channel", "key", "header", "end"])
+def test_a_run_of_deliveries_ends_at_the_first_that_is_different(pair: Pair, damage: str) -> None:
+    channel = pair.channel()
+    runs = channel.run_owner = _Runs(pair.heard)
+    pair.run()
+    tags = [*range(1, 21)]
+    if damage == "tag":
+        tags[10:] = range(12, 22)
+    frames = []
+    for tag in tags:
+        routed = encode_routed("e", "j" if damage == "key" and tag == 11 else "k")
+        properties: dict[str, Any] = {"priority": 1} if damage == "header" and tag == 11 else {"priority": 2}
+        number = 2 if damage == "channel" and tag == 11 else 1
+        found = encode_frame(METHOD, number, encode_deliver(deliver_start(b"tag"), tag, False, routed))
+        found += encode_frame(HEADER, number, _header(b"body", **properties)) + encode_frame(BODY, number, b"body")
+        frames.append(found[:-1] + b"\0" if damage == "end" and tag == 11 else found)
+    pair.client.receive(b"".join(frames))
+    assert runs.counts[0] == 9
+    heard = [each.delivery_tag for each, _, _ in pair.heard.deliveries]
+    if damage in ("channel", "end"):  # the connection is closed
+        assert (heard, pair.client.phase) == (tags[:10], Phase.CLOSED)
+    else:
+        assert heard == tags

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from qstore.broker.model.counters import QueueTotals
-from qstore.broker.model.dead_letters import MAX_REFUSALS, deaths_of
+from qstore.broker.model.dead_letters import MAX_REFUSALS, MAX_RETRIED, deaths_of
 from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
 from qstore.broker.model.message import MAX_KEYS, Handling, selected_keys
+from qstore.broker.model.policies import Policy
+from qstore.broker.model.queues.entry import AVAILABLE
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME, BasicMessage, with_keys
 from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES
@@ -731,3 +734,189 @@ def test_its_size_is_that_of_all_its_headers() -> None:
     assert [each.size for each in (message, message.expiring_at(5.0), again)] == [len(header) + 1] * 3
     assert len(message.header) < 100
     assert held < 10_000
+
+
+# ---- at least once ----
+
+KEPT = {
+    **TO_DEAD, "x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once",
+}  # fmt: skip
+
+
+class Timers:
+    """The timers of dead letters, which ring when a test lets them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.set: list[tuple[float, Any]] = []
+        world.broker.default_host.dead_letters._call_later = lambda seconds, work: self.set.append((seconds, work))
+
+    def ring(self) -> None:
+        ((seconds, work),) = self.set
+        self.set.clear()
+        self._world.now += seconds
+        work()
+        self._world.run()
+
+
+def kept(world: World, client: BasicClient, **more: Any) -> Timers:
+    """A queue `q` whose dead messages must not be lost."""
+    timers = Timers(world)
+    client.call("queue.declare", queue="q", durable=True, arguments=KEPT | more)
+    return timers
+
+
+def held(world: World, queue: str = "q") -> tuple[int, int]:
+    """How many messages of a queue are ready, and how many are not."""
+    entries = list(world.broker.default_host.queues[queue].order)
+    ready = sum(each.state == AVAILABLE for each in entries)
+    return ready, len(entries) - ready
+
+
+@pytest.mark.parametrize("cause", ["rejected", "expired", "delivery_limit"])
+def test_at_least_once_a_dead_message_stays_until_it_has_a_queue(
+    world: World, client: BasicClient, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    timers = kept(world, client, **{"x-dead-letter-routing-key": "later", "x-delivery-limit": 0})
+    client.publish("q", b"precious", Properties(expiration="100" if cause == "expired" else None))
+    if cause == "expired":
+        expire(world, "q", 1)
+    else:
+        client.call("basic.get", queue="q")
+        client.method("basic.nack", **{**NACK, "requeue": cause == "delivery_limit"})
+        client.sync()
+    assert 'dead messages stay until the dead-letter exchange "" takes them' in caplog.text
+    assert held(world) == (0, 1)
+    timers.ring()
+    assert held(world) == (0, 1)
+    client.call("queue.declare", queue="later")
+    timers.ring()
+    assert held(world) == (0, 0)
+    found = got(client, "later")
+    assert (found.body, [each["reason"] for each in headers_of(found)["x-death"]]) == (b"precious", [cause])
+    assert not timers.set
+
+
+def test_at_least_once_a_dead_message_waits_for_its_exchange(world: World, client: BasicClient) -> None:
+    timers = kept(world, client, **{"x-dead-letter-exchange": "later"})
+    client.publish("q", b"precious", Properties(expiration="100"))
+    expire(world, "q", 1)
+    client.call("exchange.declare", exchange="later", type="fanout")
+    timers.ring()
+    assert held(world) == (0, 1)
+    client.call("queue.bind", queue="dead", exchange="later")
+    timers.ring()
+    assert (held(world), got(client, "dead").body) == ((0, 0), b"precious")
+
+
+@pytest.mark.parametrize("cause", ["rejected", "expired"])
+def test_at_least_once_dead_messages_wait_for_room(world: World, client: BasicClient, cause: str) -> None:
+    timers = kept(world, client)
+    client.call("queue.delete", queue="dead")
+    client.call("queue.declare", queue="dead", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    for number in range(3):
+        client.publish("q", b"%d" % number, Properties(expiration="100" if cause == "expired" else None))
+        if cause == "rejected":
+            client.call("basic.get", queue="q")
+    if cause == "rejected":
+        client.method("basic.nack", **NACK)
+        client.sync()
+    else:
+        expire(world, "q", 1)
+    came = []
+    for left in (2, 1, 0):
+        assert held(world) == (0, left)
+        came.append(got(client, "dead").body)
+        if left:
+            timers.ring()
+    assert sorted(came) == [b"0", b"1", b"2"]
+
+
+def test_at_least_once_a_message_in_a_cycle_stays(world: World, client: BasicClient) -> None:
+    timers = kept(world, client, **{"x-dead-letter-routing-key": "q", "x-message-ttl": 100})
+    client.publish("q", b"precious")
+    for _ in range(2):
+        expire(world, "q", 1)
+    assert held(world) == (0, 1)
+    timers.ring()
+    assert held(world) == (0, 1)
+
+
+def test_what_is_kept_is_gone_with_its_queue(world: World, client: BasicClient) -> None:
+    timers = kept(world, client, **{"x-dead-letter-routing-key": "nowhere", "x-message-ttl": 100})
+    client.publish("q", b"precious")
+    expire(world, "q", 1)
+    client.call("queue.delete", queue="q")
+    timers.ring()
+    assert not timers.set
+    client.call("queue.declare", queue="q", durable=True, arguments=KEPT)
+    assert held(world) == (0, 0)
+
+
+def test_many_kept_messages_are_tried_again_in_turns(world: World, client: BasicClient) -> None:
+    timers = kept(world, client, **{"x-dead-letter-routing-key": "later", "x-message-ttl": 100})
+    for number in range(3 * MAX_RETRIED):
+        client.publish("q", b"%d" % number)
+    world.run()
+    expire(world, "q", 1)
+    assert held(world) == (0, 3 * MAX_RETRIED)
+    client.call("queue.declare", queue="later")
+    ((_, work),) = timers.set
+    work()
+    assert 0 < totals(world, "later").messages <= MAX_RETRIED
+    world.run()
+    assert (held(world), totals(world, "later").messages) == ((0, 0), 3 * MAX_RETRIED)
+
+
+def test_what_was_kept_of_a_deleted_queue_is_forgotten_in_turns(world: World, client: BasicClient) -> None:
+    timers = kept(world, client, **{"x-dead-letter-routing-key": "nowhere", "x-message-ttl": 100})
+    for number in range(3 * MAX_RETRIED):
+        client.publish("q", b"%d" % number)
+    world.run()
+    expire(world, "q", 1)
+    client.call("queue.delete", queue="q")
+    ((_, work),) = timers.set
+    work()
+    letters = world.broker.default_host.dead_letters
+    assert MAX_RETRIED < len(letters._kept) < 3 * MAX_RETRIED
+    world.run()
+    assert not letters._kept
+
+
+def test_a_policy_keeps_dead_messages_of_the_queues_that_can(world: World, client: BasicClient) -> None:
+    timers = Timers(world)
+    definition = {
+        "dead-letter-exchange": "", "dead-letter-routing-key": "later", "dead-letter-strategy": "at-least-once",
+        "overflow": "reject-publish", "message-ttl": 100,
+    }  # fmt: skip
+    asyncio.run(world.broker.policies.set(Policy("/", "p", "", "queues", 0, definition)))
+    client.call("queue.declare", queue="q", durable=True, arguments={"x-queue-type": "quorum"})
+    client.call("queue.declare", queue="classic", durable=True)
+    for name in ("q", "classic"):
+        client.publish(name, b"precious")
+        client.sync()
+        expire(world, name, 1)
+    assert (held(world), held(world, "classic")) == ((0, 1), (0, 0))
+    client.call("queue.declare", queue="later", arguments={"x-message-ttl": 10**6})
+    timers.ring()
+    assert (held(world), held(world, "later")) == ((0, 0), (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"x-queue-type": "classic"}, "needs x-queue-type 'quorum' and x-overflow 'reject-publish'"),
+        ({"x-overflow": "drop-head"}, "needs x-queue-type 'quorum' and x-overflow 'reject-publish'"),
+        ({"x-dead-letter-strategy": "always"}, "x-dead-letter-strategy is 'always', not at-most-once or at-least-once"),
+        ({"x-dead-letter-exchange": None}, "is given without x-dead-letter-exchange"),
+    ],
+)
+def test_at_least_once_is_refused_where_it_cannot_be_kept(
+    client: BasicClient, changed: dict[str, Any], why: str
+) -> None:
+    arguments = {name: value for name, value in (KEPT | changed).items() if value is not None}
+    if "x-dead-letter-exchange" not in arguments:
+        del arguments["x-dead-letter-routing-key"]
+    name, code, text = failed(client, "queue.declare", queue="x", durable=True, arguments=arguments)
+    assert (name, code) == ("channel.close", 406)
+    assert why in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,37 +10,10 @@ from qstore.broker.model.queues import expiry
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
-from tests.broker.protocols.world import World
+from tests.broker.protocols.world import Clockwork
 from tests.support.compiled import replaces
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-
-
-class Clockwork(World):
-    """A world with timers, which are called when their time has come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.broker.expiries._call_later = lambda wait, call: self.timers.append((self.now + wait, call))
-
-    def wait(self, seconds: float) -> int:
-        """Let time pass. Returns how many timers have rung."""
-        self.run()
-        end, rung = self.now + seconds, 0
-        while due := [each for each in self.timers if each[0] <= end]:
-            first = min(due, key=lambda each: each[0])
-            self.timers.remove(first)
-            self.now = max(self.now, first[0])
-            first[1]()
-            self.run()
-            rung += 1
-        self.now = end
-        return rung
-
-    def count(self, queue: str) -> int:
-        """Messages on a queue."""
-        return self.broker.default_host.queues[queue].message_count
 
 
 @pytest.fixture

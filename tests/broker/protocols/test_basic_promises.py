@@ -336,7 +336,11 @@ def test_a_rollback(world: World) -> None:
     assert not client.take("basic.return")
     client.method("basic.ack", delivery_tag=tags[2], multiple=True)
     assert client.call("tx.commit").name == "tx.commit-ok"
-    assert world.broker.default_host.queues["q"].is_empty
+    queue = world.broker.default_host.queues["q"]
+    assert queue.is_empty
+    counts = queue.counters.enqueuing, queue.counters.dequeuing
+    ended = [(each.starts, each.commits, each.rejects, each.pending.value) for each in counts if each is not None]
+    assert ended == [(1, 0, 1, 0), (2, 1, 1, 0)]
 
 
 def test_messages_settled_in_an_open_transaction_return(world: World) -> None:
@@ -488,5 +492,21 @@ def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
         ledger.complete(each)
     take()
     assert told == {number: "basic.nack" if kind == "refused" else "basic.ack" for number, kind in enumerate(kinds, 1)}
-    assert confirms.is_all_done
+    assert confirms.ledger.done.below > confirms.published
     assert confirms.take() == []
+
+
+def test_a_commit_that_is_refused_counts_as_rejected(world: World) -> None:
+    client = BasicClient(world).open()
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    client.call("queue.declare", queue="q", arguments=arguments)
+    client.call("tx.select")
+    client.publish("q", b"1", TRANSIENT)
+    client.publish("q", b"2", TRANSIENT)
+    client.method("tx.commit")
+    world.run()
+    queue = world.broker.default_host.queues["q"]
+    counts = queue.counters.enqueuing
+    assert counts is not None
+    assert (counts.starts, counts.commits, counts.rejects, counts.pending.value) == (1, 0, 1, 0)
+    assert queue.is_empty

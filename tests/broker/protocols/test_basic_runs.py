@@ -6,6 +6,8 @@ message by itself. What their clients receive, what is on their queues, and what
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import FOLDED, HELD, RUN
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
+from qstore.broker.protocols.amqp_0_9_1 import gathering
+from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_ack
@@ -80,6 +84,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("ack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans()),
         st.tuples(st.just("ack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans()),
         st.tuples(st.just("ack in order"), st.sampled_from((1, 2)), st.integers(1, 10)),
+        st.tuples(st.just("ack up to"), st.sampled_from((1, 2)), st.lists(st.integers(0, 40), min_size=2, max_size=5)),
         st.tuples(st.just("nack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans(), st.booleans()),
         st.tuples(st.just("ack all"), st.sampled_from((1, 2))),
         st.tuples(st.just("recover"), st.sampled_from((1, 2))),
@@ -140,6 +145,11 @@ class BasicScript(Script):
     def ack_in_order(self, number: int, count: int) -> None:
         acks = [encode_frame(METHOD, number, encode_ack(tag, multiple=False)) for tag in self._tags(number)[:count]]
         self.side.send(acks)
+
+    def ack_up_to(self, number: int, steps: list[int]) -> None:
+        """With ascending tags, some of which may be wrong."""
+        tags = [*accumulate(steps, initial=next(iter(self._tags(number)), 1))]
+        self.side.send([encode_frame(METHOD, number, encode_ack(tag, multiple=True)) for tag in tags])
 
     def nack(self, number: int, where: float, multiple: bool, requeue: bool) -> None:
         tag = self._tag(number, where)
@@ -205,6 +215,20 @@ def test_messages_read_together_are_one_run_on_the_queue(side: BasicSide, name: 
     side.rest()
     assert runs_on(side.queue(name))[-1] == (RUN, 100)
     assert side.queue(name).message_count == 120
+
+
+def test_a_waiting_consumer_gets_a_run_when_it_is_on_the_disk(side: BasicSide) -> None:
+    side.client.call("basic.consume", queue="d")
+    side.publish("d", bodies(3), PERSISTENT)
+    side.rest()
+    side.client.take("basic.deliver")
+    side.publish("d", bodies(100), PERSISTENT)
+    side.client.sync()
+    assert runs_on(side.queue("d"))[-1] == (RUN, 100)
+    assert side.client.take("basic.deliver") == []
+    side.rest()
+    assert [each.body for each in side.client.take("basic.deliver")] == bodies(100)
+    assert runs_on(side.queue("d"))[-1] == (HELD, 100)
 
 
 def test_a_consumer_takes_a_part_of_a_run_and_holds_it(side: BasicSide) -> None:
@@ -285,6 +309,25 @@ def test_messages_that_were_out_of_memory_are_runs(side: BasicSide, spread: int)
     assert len(side.world.store.dequeued) == 100
 
 
+def test_messages_of_an_index_are_read_together_with_their_neighbours(side: BasicSide) -> None:
+    """After a start the index has those that came singly apart from runs."""
+    wanted = bodies(60)
+    side.publish("d", wanted, PERSISTENT)
+    side.rest()
+    queue = side.world.paged_queue("again")  # of the same store
+    residency = queue.residency
+    assert residency is not None
+    size = queue.message_bytes // 60
+    for rids in (range(1, 31), (31,), array("Q", range(32, 61))):
+        residency.recover(rids, [size] * len(rids), ())
+    assert (queue.message_count, queue.order.next_position) == (60, 61)
+    side.client.method("basic.qos", prefetch_count=100)
+    side.client.call("basic.consume", queue="again")
+    assert runs_on(queue) == [(HELD, 60)]
+    assert [each.body for each in side.client.take("basic.deliver")] == wanted
+    assert (residency.messages_in, residency.memory_out) == (60, 0)
+
+
 def test_unreadable_messages_split_a_run_and_stay(side: BasicSide, caplog: pytest.LogCaptureFixture) -> None:
     wanted = bodies(100)
     queue = paged(side, wanted)
@@ -298,25 +341,63 @@ def test_unreadable_messages_split_a_run_and_stay(side: BasicSide, caplog: pytes
     assert [entry.rid for entry in queue.entries()] == [1, 30, 100]
 
 
-def test_messages_that_were_delivered_before_are_in_no_run_and_say_so(side: BasicSide) -> None:
-    wanted = bodies(60)
-    queue = paged(side, wanted)
-    side.client.method("basic.qos", prefetch_count=1)
-    side.client.call("basic.consume", queue="d", consumer_tag="first")
-    side.client.method("basic.nack", delivery_tag=1, requeue=True)
-    side.client.call("basic.cancel", consumer_tag="first")
+def given_back(side: BasicSide, wanted: list[bytes], count: int) -> Queue:
+    """A queue whose messages are out of memory; the first ones were delivered before."""
+    queue = side.queue("d")
+    side.publish("d", wanted, PERSISTENT)
     side.rest()
-    side.client.method("basic.recover", requeue=True)
+    side.client.method("basic.qos", prefetch_count=count)
+    side.client.call("basic.consume", queue="d", consumer_tag="first")
+    side.client.call("basic.cancel", consumer_tag="first")
+    side.client.method("basic.nack", delivery_tag=count, multiple=True, requeue=True)
+    side.rest()
     side.client.received.clear()
     side.page_out()
+    return queue
+
+
+def test_messages_that_were_delivered_before_are_a_run_of_their_own_and_say_so(side: BasicSide) -> None:
+    wanted = bodies(60, spread=50)
+    queue = given_back(side, wanted, 40)
+    side.client.method("basic.qos", prefetch_count=100)
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(queue) == [(HELD, 40), (HELD, 20)]
+    deliveries = side.client.take("basic.deliver")
+    assert [each.body for each in deliveries] == wanted
+    assert [each.values["redelivered"] for each in deliveries] == 40 * [True] + 20 * [False]
+
+
+def test_parts_of_a_run_that_was_delivered_before_say_so(side: BasicSide) -> None:
+    wanted = bodies(60)
+    queue = given_back(side, wanted, 40)
+    side.client.method("basic.qos", prefetch_count=10)
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(queue) == [(HELD, 10), (RUN, 30), (RUN, 20)]
+    assert list(queue.delivered_rids()) == list(range(1, 41))  # also those that wait
+    side.page_out()
+    assert list(queue.delivered_rids()) == list(range(1, 41))
+    side.client.method("basic.ack", delivery_tag=46, multiple=False)  # splits the first part
+    side.client.method("basic.recover", requeue=True)
+    side.rest()
+    while queue.available_count:
+        side.client.method("basic.ack", delivery_tag=0, multiple=True)
+        side.rest()
+    seen = {each.body: each.values["redelivered"] for each in side.client.take("basic.deliver")}
+    expected = {body: number < 40 for number, body in enumerate(wanted)}
+    assert seen == expected
+
+
+def test_messages_whose_returns_are_counted_are_delivered_singly_again(side: BasicSide) -> None:
+    wanted = bodies(60)
+    side.queue("d").delivery_limit = 5
+    given_back(side, wanted, 40)
     side.client.method("basic.qos", prefetch_count=100)
     side.client.call("basic.consume", queue="d")
     deliveries = side.client.take("basic.deliver")
     assert [each.body for each in deliveries] == wanted
-    redelivered = [number for number, each in enumerate(deliveries) if each.values["redelivered"]]
-    assert redelivered
-    assert redelivered[0] == 0
-    assert runs_on(queue) == [(HELD, 60 - len(redelivered))]
+    assert [each.values["redelivered"] for each in deliveries] == 40 * [True] + 20 * [False]
+    headers = [each.properties.headers for each in deliveries]
+    assert [each and each.get("x-delivery-count").value for each in headers] == 40 * [1] + 20 * [None]
 
 
 def test_a_browsed_message_is_found_in_the_run_that_it_has_come_back_in(side: BasicSide) -> None:
@@ -396,6 +477,18 @@ def test_fewer_messages_than_are_worth_it_stay_single(side: BasicSide) -> None:
     side.publish("t", bodies(2), TRANSIENT)
     side.publish("t", bodies(MIN_RUN - 1), TRANSIENT)
     assert runs_on(side.queue("t")) == []
+
+
+@pytest.mark.parametrize("user", ["", "anonymous", "mallory"])
+def test_messages_are_runs_where_user_ids_are_checked_unless_they_have_one(side: BasicSide, user: str) -> None:
+    publishing = side.client.machine.publishing
+    publishing.checks_user_ids = True
+    publishing.watch_memory(is_short=False)  # looks again what there is to check
+    side.client.machine.user = "anonymous"
+    side.publish("t", bodies(20), Properties(delivery_mode=1, user_id=user or None))
+    side.rest()
+    assert bool(runs_on(side.queue("t"))) is not bool(user)
+    assert side.queue("t").message_count == (0 if user == "mallory" else 20)
 
 
 def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_refused(side: BasicSide) -> None:
@@ -500,6 +593,16 @@ class MixedSide(BasicSide):
 
 
 class MixedScript(BasicScript):
+    """What is looked at within a tick may not be on its queue yet."""
+
+    def look(self, queue: str) -> object:
+        self.client.sync()
+        return super().look(queue)
+
+    def page_out(self) -> None:
+        self.client.sync()
+        super().page_out()
+
     def publish_in_turns(self, keys: list[str], count: int, spread: int, properties: Properties) -> None:
         self.side.publish_in_turns(keys, bodies(count, 4, self.published, spread), properties)
         self.published += count
@@ -553,6 +656,29 @@ def test_messages_for_several_queues_in_turns_are_a_run_on_each(mixed: MixedSide
         assert [body for _, body, *_ in mixed.messages(key)] == sent[number::3]
     assert mixed.confirmed()[64] is True
     assert set(range(5, 65)) <= set(mixed.confirmed())
+
+
+@replaces
+@pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
+def test_few_messages_for_each_of_several_queues_are_sorted_and_single_there(
+    mixed: MixedSide, properties: Properties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_MIN_ALIKE", 2)
+    taken: list[bool] = []
+    sort = ServerConnection.mixed_runs
+    monkeypatch.setattr(ServerConnection, "mixed_runs", lambda *arguments: taken.append(sort(*arguments)) or taken[-1])
+    for key in (*KEYS, KEYS[0]):
+        mixed.publish(key, bodies(1), properties)
+    mixed.rest()
+    sent = bodies(11)
+    mixed.publish_in_turns(list(KEYS), sent, properties)
+    mixed.rest()
+    assert taken == [True]
+    for number, key in enumerate(KEYS):
+        assert not runs_on(mixed.queue(key))
+        own = sent[number::3]
+        assert [body for _, body, *_ in mixed.messages(key)][-len(own) :] == own
+    assert mixed.confirmed()[15] is True
 
 
 def test_sorted_messages_are_confirmed_when_all_are_on_the_disk(mixed: MixedSide) -> None:
