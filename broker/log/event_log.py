@@ -18,8 +18,11 @@ from qstore.broker.model.events import (
     ExchangeUnbind,
     JournalCreated,
     JournalRecovered,
+    QueueConsumerTooSlow,
     QueueDeclare,
     QueueDelete,
+    QueueMessageTooLarge,
+    QueueMessageTooOld,
     QueueThresholdCrossedDownward,
     QueueThresholdCrossedUpward,
     QueueThresholdExceeded,
@@ -72,6 +75,15 @@ def log_event(event: Event) -> None:
         return
     if isinstance(event, QueueThresholdExceeded):
         _LOG.warning('Queue "%s" has reached its alert threshold: %d messages, %d bytes', *event)
+        return
+    if isinstance(event, QueueMessageTooLarge):
+        _LOG.warning('Queue "%s" has got a message of %d bytes, above its alert threshold of %d bytes', *event)
+        return
+    if isinstance(event, QueueMessageTooOld):
+        _LOG.warning('The oldest message of queue "%s" is older than its alert threshold: %d ms, %d messages', *event)
+        return
+    if isinstance(event, QueueConsumerTooSlow):
+        _LOG.warning('Queue "%s" has too much for its consumers, policy %s: %d messages, %d bytes', *event)
         return
     if isinstance(event, QueueThresholdCrossedDownward):
         _LOG.info('Queue "%s" is down to its lower alert threshold: %d messages, %d bytes', *event)

@@ -32,7 +32,18 @@ from qstore.broker.management.objects.acl import ACL_CLASS
 from qstore.broker.management.objects.backup import BACKUP_CLASS
 from qstore.broker.management.objects.broker import BROKER_CLASS, MESSAGE_SIZES_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
-from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
+from qstore.broker.management.objects.details import (
+    CLIENT_CONNECTION_CLASS,
+    CLIENT_SESSION_CLASS,
+    CLIENT_SUBSCRIPTION_CLASS,
+    QUEUE_HEAD_CLASS,
+)
+from qstore.broker.management.objects.exchange import (
+    BINDING_CLASS,
+    EXCHANGE_BINDING_CLASS,
+    EXCHANGE_CLASS,
+    ROUTING_CLASS,
+)
 from qstore.broker.management.objects.federation import BRIDGE_CLASS, LINK_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.shovel import SHOVEL_CLASS
@@ -105,6 +116,7 @@ CLASSES: Final = (
     JOURNAL_FILES_CLASS,
     BACKUP_CLASS,
     EXCHANGE_BINDING_CLASS,
+    ROUTING_CLASS,
     POLICY_CLASS,
     USER_CLASS,
     PERMISSION_CLASS,
@@ -115,6 +127,10 @@ CLASSES: Final = (
     SHOVEL_CLASS,
     FEDERATION_LINK_CLASS,
     HOST_CLASS,
+    CLIENT_CONNECTION_CLASS,
+    CLIENT_SESSION_CLASS,
+    CLIENT_SUBSCRIPTION_CLASS,
+    QUEUE_HEAD_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 
@@ -154,11 +170,15 @@ def objects_of(broker: ManagedBroker, of: ManagedClass) -> Iterator[ManagedObjec
         yield ManagedObject(of, key, target)
 
 
+def class_of(name: str) -> ManagedClass | None:
+    """The class of an object with this name."""
+    package, _, rest = name.partition(":")
+    return _BY_NAME.get((package, rest.partition(":")[0].lower()))
+
+
 def find_object(broker: ManagedBroker, name: str) -> ManagedObject | None:
     """The object with this name."""
-    package, _, rest = name.partition(":")
-    class_name, _, key = rest.partition(":")
-    of = _BY_NAME.get((package, class_name.lower()))
+    of, key = class_of(name), name.partition(":")[2].partition(":")[2]
     if of is None:
         return None
     target = of.target(broker, key)

@@ -11,8 +11,10 @@ Source: qpidd, ManagementAgent.cpp (the file's name and content).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
+import stat
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4, uuid5
@@ -64,7 +66,7 @@ class Identity(NamedTuple):
 
 def _read(path: Path) -> tuple[UUID, int] | None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_file) as file:
             parts = file.read(_MAX_BYTES).split()
         return UUID(parts[0].decode("ascii")), max(0, int(parts[1]))
     except FileNotFoundError:
@@ -74,10 +76,20 @@ def _read(path: Path) -> tuple[UUID, int] | None:
         return None
 
 
+def _open_file(path: str, flags: int) -> int:
+    """Open a regular file: the start must not wait for a writer of a FIFO."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
 def _write(path: Path, text: str) -> None:
     """Replace the file, whatever happens."""
     new = path.with_name(path.name + ".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    descriptor = os.open(new, flags, 0o600)
     try:
         os.write(descriptor, text.encode())
         os.fsync(descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from qstore.broker.log.sinks import Logging
     from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
+    from qstore.broker.management.objects.details import QueueHead
     from qstore.broker.management.remote_agents import RemoteAgent
     from qstore.broker.management.schema import ManagedClass
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.message import MakeMessage, Message, NewMessage
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.network.server import Server
     from qstore.broker.protocols.machine import DetachedSession, Machine, ManagedSession
@@ -53,6 +55,10 @@ class TimeSlices:
     def is_over(self) -> bool:
         """Whether the time slice is used up."""
         return time.perf_counter() >= self._ends
+
+
+def _makes_none(_new: NewMessage) -> Message:
+    raise AssertionError("there is no agent")
 
 
 class ListedSession(NamedTuple):
@@ -120,12 +126,14 @@ class ManagedBroker:
     Attributes:
         broker, identity, version, machines, detached, shovels, upstreams, shut_down, log, security, status: as above.
         federation: the links to other brokers; None without a network.
+        make_message: encodes messages; set by the agent.
         administration: changes users, permissions and policies; None before the first change.
         snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of changes.
         slices: the time slices in which long work is done.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
+        queue_heads: key of a queue -> what its class `queueHead` tells, as of the last look.
     """
 
     def __init__(
@@ -153,9 +161,11 @@ class ManagedBroker:
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
         self.slices = TimeSlices()
+        self.make_message: MakeMessage = _makes_none
         self._totals: QueueTotals | None = None
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()
+        self.queue_heads: Mapping[str, QueueHead] = {}
 
     @property
     def system_id(self) -> UUID:

@@ -14,7 +14,7 @@ exclusive to the connection of the request, as those of consoles are, need no ru
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ModelError, RoutingLimitError
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.exchanges.exchange import Exchange
-    from qstore.broker.model.message import MakeMessage, NewMessage
+    from qstore.broker.model.message import MakeMessage, Message, NewMessage
     from qstore.broker.model.queues.queue import Queue
 
-DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
+DIRECT, TOPIC, VERSION_1, ENTITIES = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
 """The share of the memory ceiling (`model/memory`) that unsolicited publications and replies may take."""
@@ -80,7 +80,7 @@ class Outbox:
             return
         exchange = self._broker.default_host.exchanges.get(address.exchange)
         queues: Sequence[Queue] = ()
-        if exchange is not None and exchange.is_keyed and exchange.onward is None:
+        if exchange is not None and not exchange.uses_contents and exchange.onward is None:
             queues = _queues(exchange, address.routing_key)
         self._check_reply(caller, address, queues)
 
@@ -89,15 +89,17 @@ class Outbox:
         if not queues or not all(is_owned_by(queue, caller) for queue in queues):
             self._broker.authorization.check_publish(caller, *address)
 
-    def send(self, new: NewMessage, *, reply_for: Caller | None = None) -> None:
-        """Send a message: a reply to a caller's request, or an unsolicited message."""
+    def send(
+        self, new: NewMessage, *, reply_for: Caller | None = None, make: Callable[[], Message] | None = None
+    ) -> None:
+        """Send a message: a reply to a caller's request, or an unsolicited message; `make` encodes it another way."""
         exchange = self._broker.default_host.exchanges.get(new.exchange)
         if exchange is None:
             return
         router = self._broker.router
         self._depth += 1
         try:
-            message = self._make_message(new)
+            message = self._make_message(new) if make is None else make()
             route = router.route(message, exchange)
             size = (message.size + MESSAGE_OVERHEAD) * len(route.queues)
             if reply_for is not None:

@@ -220,6 +220,10 @@ class Publisher:
         for at, queue in enumerate(list(broker.all_queues())):
             if at % _OBJECTS_BETWEEN_CLOCK_READS == 0 and self._slices.is_over:
                 await self._slices.next()
+            queue.marks.begin_interval(queue)
+            for counts in (queue.counters.enqueuing, queue.counters.dequeuing):
+                if counts is not None:
+                    counts.pending.begin_interval()
             queue.consumer_marks.begin_interval()
             queue.binding_count.begin_interval()
         for exchange in [each for host in broker.hosts.values() for each in host.exchanges.values()]:

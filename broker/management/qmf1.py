@@ -48,13 +48,27 @@ The schema of a class is maps in binary form; consoles of version 2 request it i
 
     access   1 read, set when created; 2 read and written; 3 read
 
-Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
+AM1, the form of Qpid M3, is the same but for the layout of messages (`formats.qmf.v1`) and:
+
+    key on qpid.management, with the broker's id
+    -----------------------------------------------     ---------------------------------------------------------
+    mgmt.ID.prop.PACKAGE.CLASS, .stat.PACKAGE.CLASS     properties and statistics of objects that have changed
+    mgmt.ID.schema.PACKAGE.CLASS                        the schema of each class, soon after a console has bound a queue
+    mgmt.ID.heartbeat                                   a heartbeat
+    agent.BANK                                          to an agent; those of banks 0 to 9 are requests to the broker
+
+The broker's package is "qpid" there, and dots in other packages are written `_` in keys. AM1 has no message for
+events, and one message in a body. Properties, arguments and results of types that it does not have (list, object,
+array) are left out. Classes of attached agents are seen in the form in which these have described them.
+
+Sources: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121); Qpid management, design and protocol (seed 001, lines
+105-160, 275-359, 371-901).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -70,17 +84,19 @@ from qstore.broker.management.classes import (
 )
 from qstore.broker.management.events import EVENT_CLASSES
 from qstore.broker.management.outbox import VERSION_1
-from qstore.broker.management.remote_agents import agent_key
+from qstore.broker.management.remote_agents import ClassKey, agent_key
 from qstore.broker.management.request import NOT_IMPLEMENTED, OK, UNKNOWN_OBJECT, UnknownObjectError, status_of, text_of
-from qstore.broker.management.schema import PACKAGE, Reference
+from qstore.broker.management.schema import PACKAGE, ManagedClass, Reference
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.message import NewMessage
 from qstore.formats.amqp_0_10.maps import encode_map
 from qstore.formats.qmf.v1 import (
     EMPTY,
     EVENT,
+    MAX_CODE_OF_AM1,
     QMF_TYPES,
     TABLE,
+    Dialect,
     Message,
     ObjectId,
     QmfError,
@@ -98,7 +114,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.publisher import Known, Registry
     from qstore.broker.management.remote_agents import RemoteAgent, RemoteAgents
     from qstore.broker.management.request import Request
-    from qstore.broker.management.schema import Argument, ManagedClass, Method, Property, Statistic
+    from qstore.broker.management.schema import Argument, Method, Property, Statistic
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.events import Event
 
@@ -106,11 +122,14 @@ MAX_BYTES: Final = 60_000
 _MAX_IN_BODY: Final = 100
 _SCHEMA_KEY: Final = "schema.package"
 _BANKS: Final = "1.0"
+_PACKAGE_OF_AM1: Final = "qpid"
+OWN_BANKS_OF_AM1: Final = range(10)
+"""The banks of requests to the broker itself."""
 _TEXTS: Final = {OK: "OK", UNKNOWN_OBJECT: "UnknownObject", NOT_IMPLEMENTED: "NotImplemented"}
 
 
 class Qmf1:
-    """Version 1, as one broker speaks it.
+    """Version 1, as one broker speaks it, in one of its forms.
 
     Args:
         managed: the broker.
@@ -118,12 +137,22 @@ class Qmf1:
         outbox: puts messages on queues.
         agents: the attached agents.
         name: the agent's name in version 2; empty if it does not speak that.
+        dialect: the form.
     """
 
     def __init__(
-        self, managed: ManagedBroker, registry: Registry, outbox: Outbox, agents: RemoteAgents, name: str
+        self,
+        managed: ManagedBroker,
+        registry: Registry,
+        outbox: Outbox,
+        agents: RemoteAgents,
+        name: str,
+        dialect: Dialect = Dialect.AM2,
     ) -> None:
         self._managed, self._registry, self._outbox, self._agents = managed, registry, outbox, agents
+        self._dialect, self._is_am1 = dialect, dialect is Dialect.AM1
+        self._max_bytes = 0 if self._is_am1 else MAX_BYTES
+        self._mgmt = f"mgmt.{managed.identity.instance}"  # the beginning of the keys of AM1
         self._headers = typed_map({"qmf.agent": name}) if name else EMPTY_MAP
 
     # ---- requests ----
@@ -135,7 +164,7 @@ class Qmf1:
             if offset >= len(body):
                 return
             try:
-                message = decode_message(body, offset)
+                message = decode_message(body, offset, self._dialect)
                 offset = await self._carry_out_one(message, body, request)
             except QmfError:
                 return
@@ -153,19 +182,40 @@ class Qmf1:
         elif opcode in _SIMPLE:
             self._reply(request, _SIMPLE[opcode](self, sequence, fields, request))
         else:
-            self._reply(request, [_end(sequence, NOT_IMPLEMENTED)])
+            self._reply(request, [self._end(sequence, NOT_IMPLEMENTED)])
             return len(body)
         return message.end
+
+    def _encode(self, opcode: str, sequence: int, *values: Any, rest: bytes = b"") -> bytes:
+        """The bytes of a message. Raises QmfError."""
+        return encode_message(opcode, sequence, *values, rest=rest, dialect=self._dialect)
+
+    def _end(self, sequence: int, status: int, text: str = "") -> bytes:
+        return self._encode("z", sequence, status, text or _TEXTS.get(status, "Error"))
+
+    def _class(self, opcode: str, sequence: int, kind: int, key: ClassKey, rest: bytes = b"") -> bytes:
+        """A message about a class."""
+        return self._encode(opcode, sequence, *(() if self._is_am1 else (kind,)), *key, rest=rest)
+
+    def _package_of(self, of: ManagedClass | EventClass) -> str:
+        """The name of the package of a class."""
+        return _PACKAGE_OF_AM1 if self._is_am1 and of.package == PACKAGE else of.package
+
+    def _key_of(self, of: ManagedClass | EventClass) -> ClassKey:
+        return self._package_of(of), of.name, of.hash.bytes
+
+    def _event_classes(self) -> Sequence[EventClass]:
+        return () if self._is_am1 else EVENT_CLASSES
 
     def refuse(self, body: bytes, request: Request, error: ModelError) -> None:
         """Answer the first request of a body that cannot be carried out."""
         try:
-            message = decode_message(body)
+            message = decode_message(body, dialect=self._dialect)
         except QmfError:
             return
         status, text = status_of(error), str(error)
         opcode = "m" if message.opcode == "M" else "z"
-        self._reply(request, [encode_message(opcode, message.sequence, status, text)])
+        self._reply(request, [self._encode(opcode, message.sequence, status, text)])
 
     def _reply(self, request: Request, messages: Iterable[bytes]) -> None:
         """Send replies, unless the request has no reply address."""
@@ -176,41 +226,40 @@ class Qmf1:
     # ---- requests for the schema ----
 
     def _broker(self, sequence: int, _fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
-        yield encode_message("b", sequence, self._managed.identity.instance)
+        yield self._encode("b", sequence, self._managed.identity.instance)
 
     def _packages(self, sequence: int, _fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
-        own = [each.package for each in (*CLASSES, *EVENT_CLASSES)]
-        for package in dict.fromkeys((*own, *self._agents.packages)):
-            yield encode_message("p", sequence, package)
-        yield _end(sequence, OK)
+        classes: list[ManagedClass | EventClass] = [*CLASSES, *self._event_classes()]
+        own = map(self._package_of, classes)
+        for package in dict.fromkeys((*own, *self._agents.packages(self._dialect))):
+            yield self._encode("p", sequence, package)
+        yield self._end(sequence, OK)
 
     def _classes(self, sequence: int, fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
         package = fields["package"]
-        for of in CLASSES:
-            if of.package == package:
-                yield encode_message("q", sequence, TABLE, of.package, of.name, of.hash.bytes)
-        for event in EVENT_CLASSES:
-            if event.package == package:
-                yield encode_message("q", sequence, EVENT, event.package, event.name, event.hash.bytes)
-        for key, each in self._agents.classes(package):
-            yield encode_message("q", sequence, each.kind, *key)
-        yield _end(sequence, OK)
+        own: list[ManagedClass | EventClass] = [*CLASSES, *self._event_classes()]
+        for of in own:
+            if self._package_of(of) == package:
+                yield self._class("q", sequence, TABLE if isinstance(of, ManagedClass) else EVENT, self._key_of(of))
+        for key, each in self._agents.classes(package, self._dialect):
+            yield self._class("q", sequence, each.kind, key)
+        yield self._end(sequence, OK)
 
     def _schema(self, sequence: int, fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
-        key = package, name, class_hash = fields["package"], fields["class"], fields["hash"]
+        key = fields["package"], fields["class"], fields["hash"]
         for of in CLASSES:
-            if (of.package, of.name, of.hash.bytes) == key:
-                yield encode_message("s", sequence, TABLE, package, name, class_hash, rest=_class_schema(of))
+            if self._key_of(of) == key:
+                yield self._class("s", sequence, TABLE, key, _class_schema(of, self._dialect))
                 return
-        for event in EVENT_CLASSES:
-            if (event.package, event.name, event.hash.bytes) == key:
-                yield encode_message("s", sequence, EVENT, package, name, class_hash, rest=_event_schema(event))
+        for event in self._event_classes():
+            if self._key_of(event) == key:
+                yield self._class("s", sequence, EVENT, key, _event_schema(event))
                 return
-        remote = self._agents.find(key)
+        remote = self._agents.find(key, self._dialect)
         if remote is None:
-            yield _end(sequence, UNKNOWN_OBJECT)
+            yield self._end(sequence, UNKNOWN_OBJECT)
         else:
-            yield encode_message("s", sequence, remote.kind, package, name, class_hash, rest=remote.schema or b"")
+            yield self._class("s", sequence, remote.kind, key, remote.schema or b"")
 
     # ---- requests for objects ----
 
@@ -219,9 +268,9 @@ class Qmf1:
         try:
             classes, found = self._asked_for(query, request)
         except ModelError as error:
-            self._reply(request, [_end(sequence, status_of(error), text_of(error))])
+            self._reply(request, [self._end(sequence, status_of(error), text_of(error))])
             return
-        batch, slices = _Batch(), self._managed.slices
+        batch, slices = _Batch(self._max_bytes), self._managed.slices
         await prepare(self._managed, classes)
         for each in found:
             values, known = each.of.values(each.target), self._registry.known(each)
@@ -229,13 +278,17 @@ class Qmf1:
             if full or slices.is_over:
                 self._reply(request, [full or batch.take()])
                 await slices.next()
-        full = batch.add(_end(sequence, OK))
+        full = batch.add(self._end(sequence, OK))
         self._reply(request, [each for each in (full, batch.take()) if each])
 
     def _asked_for(
         self, query: dict[str, Any], request: Request
     ) -> tuple[Iterable[ManagedClass], Iterable[ManagedObject]]:
         class_name, package, identity = _text(query, "_class"), _text(query, "_package"), query.get("_objectid")
+        if self._is_am1:
+            if query.get("_agent") not in (None, self._managed.identity.instance):
+                raise InvalidArgumentError("the query is for another agent than this broker")
+            package, identity = PACKAGE if package in ("", _PACKAGE_OF_AM1) else package, None
         check_query(self._managed, request.caller, "", class_name)
         if identity is not None:
             object_id = identity if isinstance(identity, ObjectId) else _object_id(identity)
@@ -265,15 +318,30 @@ class Qmf1:
         """
         id_of, parts = self._registry.id_of, []
         if opcode != "i":
-            parts.append(_presence(of, values[0]))
-            for row, value in zip(of.properties, values[0], strict=True):
+            rows = [(row, value) for row, value in zip(of.properties, values[0], strict=True) if self._has(row.type)]
+            parts.append(_presence([value is not None for row, value in rows if row.is_optional]))
+            for row, value in rows:
                 if value is not None or not row.is_optional:
-                    parts.append(_value(row.type, value, id_of))
+                    parts.append(self._value(row.type, value, id_of))
         if opcode != "c":
-            parts += [_value(row.type, value, id_of) for row, value in zip(of.statistics, values[1], strict=True)]
-        key = of.package, of.name, of.hash.bytes
+            parts += [
+                self._value(counted.type, value, id_of)
+                for counted, value in zip(of.statistics, values[1], strict=True)
+                if self._has(counted.type)
+            ]
         times = _ns(self._managed.broker.clock()), _ns(known.created), _ns(deleted)
-        return encode_message(opcode, sequence, *key, *times, known.id, rest=b"".join(parts))
+        return self._encode(opcode, sequence, *self._key_of(of), *times, known.id, rest=b"".join(parts))
+
+    def _has(self, kind: str) -> bool:
+        return _has_type(kind, self._dialect)
+
+    def _value(self, kind: str, value: Any, id_of: Callable[[str], ObjectId]) -> bytes:
+        """The bytes of a value. Raises QmfError: it cannot be encoded."""
+        if value is None:
+            value = EMPTY[kind]
+        elif isinstance(value, Reference):
+            value = id_of(value.name)
+        return encode("objId64" if kind == "objId" and self._is_am1 else kind, value)
 
     # ---- method calls ----
 
@@ -287,22 +355,38 @@ class Qmf1:
             method = found.of.methods.get(fields["method"])
             arguments: dict[str, Any] = {}
             if method is not None:
-                arguments, end = _arguments(method, body, message.end)
+                arguments, end = self._arguments(method, body, message.end)
             results = await call(self._managed, found, fields["method"], arguments, request.caller)
-            rest = b"" if method is None else _results(method.arguments, results)
-            reply = encode_message("m", sequence, OK, _TEXTS[OK], rest=rest)
+            rest = b"" if method is None else _results(filter(self._carries, method.arguments), results)
+            reply = self._encode("m", sequence, OK, _TEXTS[OK], rest=rest)
         except ModelError as error:
-            reply = encode_message("m", sequence, status_of(error), text_of(error))
+            reply = self._encode("m", sequence, status_of(error), text_of(error))
         self._reply(request, [reply])
         return end
+
+    def _carries(self, argument: Argument) -> bool:
+        return self._has(argument.type)
+
+    def _arguments(self, method: Method, body: bytes, offset: int) -> tuple[dict[str, Any], int]:
+        """The arguments of a call, and where they end. Raises InvalidArgumentError."""
+        arguments: dict[str, Any] = {}
+        for each in filter(self._carries, method.arguments):
+            if "I" in each.direction:
+                try:
+                    arguments[each.name], offset = decode(each.type, body, offset)
+                except QmfError as error:
+                    raise InvalidArgumentError(f"the argument {each.name} cannot be read: {error}") from None
+        return arguments, offset
 
     # ---- requests of attached agents ----
 
     def _attach(self, sequence: int, fields: dict[str, Any], request: Request) -> Iterator[bytes]:
+        if request.caller.is_closed:
+            return
         peer = request.caller.remote_host
-        agent = self._agents.attach(peer, fields["label"], fields["system"], fields["agent_bank"])
+        agent = self._agents.attach(peer, fields["label"], fields["system"], fields["agent_bank"], self._dialect)
         if agent is not None:
-            yield encode_message("a", sequence, agent.broker_bank, agent.agent_bank)
+            yield self._encode("a", sequence, agent.broker_bank, agent.agent_bank)
 
     def _take_package(self, _sequence: int, _fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
         """An agent announces a package, which means nothing without its classes."""
@@ -310,30 +394,32 @@ class Qmf1:
 
     def _take_class(self, _sequence: int, fields: dict[str, Any], request: Request) -> Iterator[bytes]:
         agent = self._agents.of_peer(request.caller.remote_host)
-        key = fields["package"], fields["class"], fields["hash"]
-        is_own = any(key[0] == each.package for each in CLASSES)
-        if agent is None or fields["kind"] not in (TABLE, EVENT) or is_own:
+        key, kind = (fields["package"], fields["class"], fields["hash"]), fields.get("kind", TABLE)
+        is_own = any(key[0] in (each.package, self._package_of(each)) for each in CLASSES)
+        if agent is None or kind not in (TABLE, EVENT) or is_own:
             return
-        number = self._agents.announced(agent, fields["kind"], key)
+        number = self._agents.announced(agent, kind, key)
         if number is not None:
-            yield encode_message("S", number, *key)
+            yield self._encode("S", number, *key)
 
     def _take_schema(self, sequence: int, fields: dict[str, Any], schema: bytes, request: Request) -> None:
         """An agent describes a class: it is announced to consoles if its user may publish to them."""
-        self._managed.broker.authorization.check_publish(request.caller, VERSION_1, _SCHEMA_KEY)
-        agent = self._agents.of_peer(request.caller.remote_host)
         key = fields["package"], fields["class"], fields["hash"]
-        if agent is not None and self._agents.described(agent, sequence, key, schema):
-            announced = encode_message("p", 0, key[0]) + encode_message("q", 0, fields["kind"], *key)
-            if self._is_heard(_SCHEMA_KEY):
-                self._send(VERSION_1, _SCHEMA_KEY, announced)
+        routing_key = f"{self._mgmt}.schema.{_part(key[0])}.{key[1]}" if self._is_am1 else _SCHEMA_KEY
+        self._managed.broker.authorization.check_publish(request.caller, VERSION_1, routing_key)
+        agent, kind = self._agents.of_peer(request.caller.remote_host), fields.get("kind", TABLE)
+        if agent is not None and self._agents.described(agent, sequence, key, schema) and self._is_heard(routing_key):
+            batch = _Batch(self._max_bytes)
+            announced = [batch.add(self._encode("p", 0, key[0])), batch.add(self._class("q", 0, kind, key))]
+            for content in filter(None, (*announced, batch.take())):
+                self._send(VERSION_1, routing_key, content)
 
     # ---- unsolicited publications ----
 
     def publish_events(self, of: EventClass, events: Iterable[Timed]) -> None:
         """Publish events of a class, if a queue is bound for them."""
-        key, batch = f"console.event.{_BANKS}.{of.package}.{of.name}", _Batch()
-        if not self._is_heard(key):
+        key, batch = f"console.event.{_BANKS}.{of.package}.{of.name}", _Batch(self._max_bytes)
+        if self._is_am1 or not self._is_heard(key):
             return
         for event, raised in events:
             with suppress(QmfError):
@@ -344,18 +430,35 @@ class Qmf1:
 
     def publish_heartbeat(self, now: float) -> None:
         """Publish a heartbeat, if a queue is bound for it."""
-        key = f"console.heartbeat.{_BANKS}"
+        key = f"{self._mgmt}.heartbeat" if self._is_am1 else f"console.heartbeat.{_BANKS}"
         if self._is_heard(key):
-            self._send(VERSION_1, key, encode_message("h", 0, _ns(now)))
+            self._send(VERSION_1, key, self._encode("h", 0, _ns(now)))
+
+    async def publish_schemas(self) -> None:
+        """Publish the schemas of all classes for which a queue is bound, as AM1 has it."""
+        for of in CLASSES:
+            if self._managed.slices.is_over:
+                await self._managed.slices.next()
+            key = self._mgmt_key("schema", of)
+            if self._is_heard(key):
+                schema = _class_schema(of, self._dialect)
+                self._send(VERSION_1, key, self._class("s", 0, TABLE, self._key_of(of), schema))
+
+    def _mgmt_key(self, kind: str, of: ManagedClass) -> str:
+        return f"{self._mgmt}.{kind}.{_part(self._package_of(of))}.{of.name}"
 
     def console_added(self, agent: RemoteAgent) -> None:
         """Ask an attached agent to publish everything, since a console has come."""
-        self._send(VERSION_1, agent_key(agent), encode_message("x", 0))
+        self._send(VERSION_1, agent_key(agent), self._encode("x", 0))
 
     def changes_of(self, of: ManagedClass) -> Changes1 | None:
         """Where the changed objects of a class go; None if no queue is bound for them."""
-        key = f"console.obj.{_BANKS}.{of.package}.{of.name}"
-        return Changes1(self, key, of) if self._is_heard(key) else None
+        if self._is_am1:
+            keys = {"c": self._mgmt_key("prop", of), "i": self._mgmt_key("stat", of)}
+        else:
+            keys = dict.fromkeys("ci", f"console.obj.{_BANKS}.{of.package}.{of.name}")
+        keys = {opcode: key for opcode, key in keys.items() if self._is_heard(key)}
+        return Changes1(self, keys, of) if keys else None
 
     def _is_heard(self, key: str) -> bool:
         return self._outbox.is_heard(VERSION_1, key)
@@ -378,16 +481,17 @@ _SIMPLE: Final = {
 
 
 class _Batch:
-    """Messages that are collected into one body."""
+    """Messages that are collected into one body, of at most so many bytes; 0 if it has one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, message: bytes) -> bytes:
         """Add a message. Returns the body that is full without it, or nothing."""
         full = b""
-        if self._size + len(message) > MAX_BYTES:
+        if self._size + len(message) > self._max_bytes:
             full = self.take()
         self._parts.append(message)
         self._size += len(message)
@@ -401,47 +505,33 @@ class _Batch:
 
 
 class Changes1:
-    """The changed objects of a class, on their way to a key."""
+    """The changed objects of a class, on their way to the keys of their properties (c) and statistics (i)."""
 
-    def __init__(self, codec: Qmf1, key: str, of: ManagedClass) -> None:
-        self._codec, self._key, self._of, self._batch = codec, key, of, _Batch()
+    def __init__(self, codec: Qmf1, keys: Mapping[str, str], of: ManagedClass) -> None:
+        self._codec, self._keys, self._of = codec, keys, of
+        self._batches = {key: _Batch(codec._max_bytes) for key in keys.values()}
 
     def add(self, known: Known, deleted: float, *, has_properties: bool, has_statistics: bool) -> None:
         """Publish the changes of an object, as last read."""
         assert known.values is not None
         for opcode, has_changed in (("c", has_properties), ("i", has_statistics and bool(self._of.statistics))):
-            if has_changed:
+            if has_changed and opcode in self._keys:
                 with suppress(QmfError):
-                    self._publish(
-                        self._batch.add(self._codec._object(opcode, 0, self._of, known, known.values, deleted=deleted))
-                    )
+                    content = self._codec._object(opcode, 0, self._of, known, known.values, deleted=deleted)
+                    key = self._keys[opcode]
+                    self._publish(key, self._batches[key].add(content))
 
     def flush(self) -> None:
         """Publish the rest."""
-        self._publish(self._batch.take())
+        for key, batch in self._batches.items():
+            self._publish(key, batch.take())
 
-    def _publish(self, body: bytes) -> None:
+    def _publish(self, key: str, body: bytes) -> None:
         if body:
-            self._codec._send(VERSION_1, self._key, body)
+            self._codec._send(VERSION_1, key, body)
 
 
 # ---- reading requests ----
-
-
-def _end(sequence: int, status: int, text: str = "") -> bytes:
-    return encode_message("z", sequence, status, text or _TEXTS.get(status, "Error"))
-
-
-def _arguments(method: Method, body: bytes, offset: int) -> tuple[dict[str, Any], int]:
-    """The arguments of a call, and where they end. Raises InvalidArgumentError."""
-    arguments: dict[str, Any] = {}
-    for each in method.arguments:
-        if "I" in each.direction:
-            try:
-                arguments[each.name], offset = decode(each.type, body, offset)
-            except QmfError as error:
-                raise InvalidArgumentError(f"the argument {each.name} cannot be read: {error}") from None
-    return arguments, offset
 
 
 def _text(query: dict[str, Any], name: str) -> str:
@@ -461,18 +551,19 @@ def _object_id(value: Any) -> ObjectId | None:
 # ---- values ----
 
 
-def _presence(of: ManagedClass, values: Sequence[Any]) -> bytes:
-    present = [value is not None for row, value in zip(of.properties, values, strict=True) if row.is_optional]
+def _presence(present: Sequence[bool]) -> bytes:
     bits = sum(1 << at for at, is_there in enumerate(present) if is_there)
     return bits.to_bytes((len(present) + 7) // 8, "little")
 
 
-def _value(kind: str, value: Any, id_of: Callable[[str], ObjectId]) -> bytes:
-    if value is None:
-        value = EMPTY[kind]
-    elif isinstance(value, Reference):
-        value = id_of(value.name)
-    return encode(kind, value)
+def _has_type(kind: str, dialect: Dialect) -> bool:
+    """Whether a form has this type."""
+    return dialect is Dialect.AM2 or QMF_TYPES[kind].code <= MAX_CODE_OF_AM1
+
+
+def _part(name: str) -> str:
+    """A name as a part of a routing key of AM1."""
+    return name.replace(".", "_")
 
 
 def _event(of: EventClass, event: Event, now: float) -> bytes:
@@ -498,16 +589,24 @@ def _ns(seconds: float) -> int:
 # ---- schemas ----
 
 _ACCESS: Final = {"RC": 1, "RW": 2, "RO": 3}
+_DIRECTIONS: Final = {"I": 1, "O": 2, "IO": 3}
+"""In AM1."""
 
 
 @cache
-def _class_schema(of: ManagedClass) -> bytes:
-    parts = [struct.pack(">HHH", len(of.properties), len(of.statistics), len(of.methods))]
-    parts += [_map(_property(each, of.package)) for each in of.properties]
-    parts += [_map(_statistic(each)) for each in of.statistics]
+def _class_schema(of: ManagedClass, dialect: Dialect) -> bytes:
+    is_am1 = dialect is Dialect.AM1
+    properties = [each for each in of.properties if _has_type(each.type, dialect)]
+    statistics = [each for each in of.statistics if _has_type(each.type, dialect)]
+    counts = len(properties), len(statistics), len(of.methods), *((0,) if is_am1 else ())
+    parts = [struct.pack(f">{len(counts)}H", *counts)]
+    parts += [_map(_property(each, of.package)) for each in properties]
+    parts += [_map(_statistic(each)) for each in statistics]
     for method in of.methods.values():
-        parts.append(_map({"name": method.name, "argCount": _small(len(method.arguments)), "desc": method.description}))
-        parts += [_map(_argument(each)) for each in method.arguments]
+        arguments = [each for each in method.arguments if _has_type(each.type, dialect)]
+        parts.append(_map({"name": method.name, "argCount": _small(len(arguments)), "desc": method.description}))
+        for each in map(_argument, arguments):
+            parts.append(_map(each | {"dir": _small(_DIRECTIONS[each["dir"]])} if is_am1 else each))
     return b"".join(parts)
 
 

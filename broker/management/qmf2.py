@@ -5,6 +5,7 @@
     _agent_locate_request   a condition, as a list; empty for all agents     _agent_locate_response, if it is fulfilled
     _query_request          _what, and _schema_id or _object_id, _where      _query_response, in portions
     _method_request         _object_id, _method_name, _arguments             _method_response
+    _subscribe_…            see `subscriptions`
 
     _what       reply: a list of
     ----------  --------------------------------------
@@ -14,8 +15,7 @@
     SCHEMA      schemas
 
 All portions but the last have the header `partial`. A request that fails is answered by `_exception`, with a code
-(`request`) and a text. A request without a reply-to is carried out and not answered. Subscriptions (`_subscribe_…`)
-are refused, as by qpidd: consoles bind a queue instead, to which everything is published.
+(`request`) and a text. A request without a reply-to is carried out and not answered.
 
     key on qmf.default.topic
     ---------------------------------------------------------------    ---------------------------------------------
@@ -43,8 +43,9 @@ qmf/Schema.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from qstore.broker.management.classes import (
@@ -58,12 +59,13 @@ from qstore.broker.management.classes import (
 )
 from qstore.broker.management.events import EVENT_CLASSES, EventClass
 from qstore.broker.management.outbox import TOPIC
+from qstore.broker.management.proxies import Proxies, Query
 from qstore.broker.management.request import Request, UnknownObjectError, status_of, text_of
 from qstore.broker.management.schema import ManagedClass, Reference, carried
+from qstore.broker.management.subscriptions import Subscriptions
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     ModelError,
-    NotImplementedByBrokerError,
     UnauthorizedError,
 )
 from qstore.broker.model.message import CORRELATION_ID_HEADER, NewMessage
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.outbox import Outbox
     from qstore.broker.management.publisher import Known, Registry
+    from qstore.broker.management.remote_agents import RemoteAgents
     from qstore.broker.management.request import Request
     from qstore.broker.management.schema import Argument, ManagedClass, Property, Statistic
     from qstore.broker.model.caller import Caller
@@ -89,6 +92,8 @@ _VENDOR, _PRODUCT = "apache.org", "qpidd"
 _APP_ID: Final = b"qmf2"
 _PORTION: Final = 25
 """Objects, schemas or events in one message, at most."""
+_PORTION_VALUES: Final = 500
+"""Values of those of other agents in one message: to encode them takes some milliseconds."""
 
 
 class Qmf2:
@@ -98,16 +103,21 @@ class Qmf2:
         managed: the broker.
         registry: its known objects.
         outbox: puts messages on queues.
+        agents: the attached agents.
 
     Attributes:
         name: the agent's name.
+        subscriptions: those of consoles.
+        proxies: the attached agents.
     """
 
-    def __init__(self, managed: ManagedBroker, registry: Registry, outbox: Outbox) -> None:
+    def __init__(self, managed: ManagedBroker, registry: Registry, outbox: Outbox, agents: RemoteAgents) -> None:
         self._managed, self._registry, self._outbox = managed, registry, outbox
         instance = managed.identity.instance
         self.name = f"{_VENDOR}:{_PRODUCT}:{instance}"
         self._suffix = f"{_part(_VENDOR)}.{_PRODUCT}.{instance}"
+        self.subscriptions = Subscriptions(managed, self)
+        self.proxies = Proxies(managed, agents, outbox, self)
 
     # ---- requests ----
 
@@ -118,15 +128,19 @@ class Qmf2:
             ModelError: it cannot be done (`refuse`).
         """
         if opcode == "_agent_locate_request":
-            self._locate(asked, request)
+            await self._locate(asked, request)
             return
         values = asked if isinstance(asked, TypedMap) else TypedMap()
         if opcode == "_query_request":
             await self._query(values, request)
         elif opcode == "_method_request":
             await self._call(values, request)
-        elif opcode.startswith("_subscribe_"):
-            raise NotImplementedByBrokerError("subscriptions are not available: bind a queue to qmf.default.topic")
+        elif opcode == "_subscribe_request":
+            self.reply(request, "_subscribe_response", self.subscriptions.subscribe(values, request))
+        elif opcode == "_subscribe_refresh_indication":
+            self.reply(request, "_subscribe_response", self.subscriptions.refresh(values, request))
+        elif opcode == "_subscribe_cancel_indication":
+            self.subscriptions.cancel(values, request)
         else:
             raise InvalidArgumentError(f"unknown opcode: {printable(opcode)}")
 
@@ -144,25 +158,59 @@ class Qmf2:
         except UnauthorizedError as error:
             raise UnauthorizedError(text_of(error)) from None
 
-    def refuse(self, request: Request, error: ModelError) -> None:
-        """Answer a request that has failed."""
+    def refuse(self, request: Request, error: ModelError, agent: str = "") -> None:
+        """Answer a request that has failed, of another agent if that is given."""
         values = {
             "error_code": status_of(error),
             "error_text": text_of(error),
             "error_class": type(error).__name__,  # the codes of qpidd do not tell who may not from what is wrong
         }
-        self._reply(request, "_exception", {"_values": values})
+        self.reply(request, "_exception", {"_values": values}, agent=agent)
 
-    def _locate(self, asked: TypedMap | Sequence[TypedValue], request: Request) -> None:
-        attributes = self._attributes()
-        if not isinstance(asked, TypedMap) and asked:
-            fulfils = _condition([_plain(each) for each in asked])
+    # ---- for agents of version 1 (`proxies`) ----
+
+    def heartbeat(self, key: str, values: Mapping[str, Any], now: float) -> None:
+        """Send a heartbeat of another agent."""
+        headers, expires_at = {"method": "indication", "qmf.agent": values["_name"]}, now + 2 * self._managed.interval
+        self._send(TOPIC, key, "_agent_heartbeat_indication", {"_values": values}, headers, expires_at=expires_at)
+
+    def announcements(self, key: str, kind: str, agent: str) -> Portions:
+        """Objects or events that another agent publishes with a key; `kind` is their content."""
+        headers = {"method": "indication", "qmf.content": kind, "qmf.agent": agent}
+        return Portions(lambda portion, _is_partial: self._send(TOPIC, key, "_data_indication", portion, headers))
+
+    @staticmethod
+    def read_query(asked: TypedMap) -> Query:
+        """A query. Raises InvalidArgumentError."""
+        what = _text(asked, "_what")
+        if what not in ("OBJECT", "OBJECT_ID", "SCHEMA", "SCHEMA_ID"):
+            raise InvalidArgumentError("a query is of OBJECT, OBJECT_ID, SCHEMA or SCHEMA_ID")
+        identity = _value(asked, "_object_id")
+        name = _text(identity, "_object_name") if isinstance(identity, TypedMap) else None
+        is_of_classes, is_whole = what.startswith("SCHEMA"), not what.endswith("_ID")
+        return Query(is_of_classes, is_whole, *_class_key(asked), name, _where(asked))
+
+    @staticmethod
+    def read_call(asked: TypedMap) -> tuple[str, str, dict[str, Any]]:
+        """The name of an object, a method, and its arguments. Raises InvalidArgumentError."""
+        identity, method = _value(asked, "_object_id"), _value(asked, "_method_name")
+        if not isinstance(identity, TypedMap) or not isinstance(method, str):
+            raise InvalidArgumentError("the request has no _object_id, or no _method_name")
+        given = _value(asked, "_arguments")
+        arguments = {key: each.value for key, each in given.entries} if isinstance(given, TypedMap) else {}
+        return _text(identity, "_object_name"), method, arguments
+
+    async def _locate(self, asked: TypedMap | Sequence[TypedValue], request: Request) -> None:
+        has_condition = not isinstance(asked, TypedMap) and bool(asked)
+        fulfils = _condition([_plain(each) for each in asked]) if has_condition else None  # type: ignore[arg-type]
+        for attributes in chain((self._attributes(),), self.proxies.attributes()):
+            if self._managed.slices.is_over:
+                await self._managed.slices.next()
             known = {name: each.value if isinstance(each, TypedValue) else each for name, each in attributes.items()}
-            if not fulfils(known):
-                return
-        self._reply(request, "_agent_locate_response", {"_values": attributes})
+            if fulfils is None or fulfils(known):
+                self.reply(request, "_agent_locate_response", {"_values": attributes}, agent=attributes["_name"])
 
-    def _reply(
+    def reply(
         self,
         request: Request,
         opcode: str,
@@ -170,11 +218,15 @@ class Qmf2:
         *,
         kind: str = "",
         is_partial: bool = False,
+        agent: str = "",
     ) -> None:
-        """Send a reply, unless the request has no reply address."""
+        """Send a reply, of another agent if that is given, unless the request has no reply address."""
         if request.reply_to is None:
             return
-        headers: dict[str, Any] = {"method": "indication" if opcode == "_exception" else "response"}
+        is_indication = opcode in ("_exception", "_data_indication")
+        headers: dict[str, Any] = {"method": "indication" if is_indication else "response"}
+        if agent:
+            headers["qmf.agent"] = agent
         if kind:
             headers["qmf.content"] = kind
         if is_partial:
@@ -193,24 +245,29 @@ class Qmf2:
         if what in ("SCHEMA_ID", "SCHEMA"):
             found, kind = self._schemas(asked, is_whole=what == "SCHEMA")
         elif what in ("OBJECT", "OBJECT_ID"):
-            classes, found, kind = self._objects(asked, request.caller, is_whole=what == "OBJECT")
-            await prepare(self._managed, classes)
+            selection = self.selection(asked, request.caller)
+            found, kind = map(selection.described, selection.objects), selection.kind
+            await prepare(self._managed, selection.classes)
         else:
             raise InvalidArgumentError(f"query of {printable(what)} is not supported, only of OBJECT, OBJECT_ID, "
                                        "SCHEMA and SCHEMA_ID")  # fmt: skip
-        portion: list[dict[str, Any]] = []
         if request.reply_to is None:
             return
+        answer = self.answer(request, kind)
         for each in found:
             if self._managed.slices.is_over:
                 await self._managed.slices.next()
-            if each is None:
-                continue
-            if len(portion) >= _PORTION:
-                self._reply(request, "_query_response", portion, kind=kind, is_partial=True)
-                portion = []
-            portion.append(each)
-        self._reply(request, "_query_response", portion, kind=kind)
+            if each is not None:
+                answer.add(each)
+        answer.flush()
+
+    def answer(self, request: Request, kind: str, agent: str = "") -> Portions:
+        """The answer to a query, of another agent if that is given; `kind` is its content."""
+
+        def send(portion: list[dict[str, Any]], is_partial: bool) -> None:
+            self.reply(request, "_query_response", portion, kind=kind, is_partial=is_partial, agent=agent)
+
+        return Portions(send)
 
     def _schemas(self, asked: TypedMap, *, is_whole: bool) -> tuple[Iterator[dict[str, Any] | None], str]:
         package, name, wanted = _class_key(asked)
@@ -235,56 +292,49 @@ class Qmf2:
         asked_for: list[ManagedClass | EventClass] = [*classes, *events]
         return (described(each) for each in asked_for), "_schema" if is_whole else "_schema_id"
 
-    def _objects(
-        self, asked: TypedMap, caller: Caller, *, is_whole: bool
-    ) -> tuple[list[ManagedClass], Iterator[dict[str, Any] | None], str]:
-        selects, managed = _where(asked), self._managed
-        identity = _value(asked, "_object_id")
+    def selection(self, asked: TypedMap, caller: Caller) -> Selection:
+        """The objects that a query is about. Raises ModelError: it cannot be made, or the caller may not make it."""
+        what, managed = _text(asked, "_what"), self._managed
+        if what not in ("OBJECT", "OBJECT_ID"):
+            raise InvalidArgumentError("a subscription is to OBJECT or OBJECT_ID")
+        self.check("_query_request", asked, caller)
+        condition, identity = _where(asked), _value(asked, "_object_id")
+        objects: Iterable[ManagedObject]
         if isinstance(identity, TypedMap):
             name = _text(identity, "_object_name")
             one = find_object(managed, name)
             if one is not None and not one.of.is_seen_by(managed, caller, one.target):
                 one = None
             classes = [] if one is None else [one.of]
-            found = iter(() if one is None else (one,))
+            objects = () if one is None else (one,)
         else:
             package, class_name, _ = _class_key(asked)
-            if not isinstance(_value(asked, "_schema_id"), TypedMap) and selects is None:
+            if not isinstance(_value(asked, "_schema_id"), TypedMap) and condition is None:
                 raise InvalidArgumentError("the query has neither _object_id nor _schema_id nor _where")
             classes = classes_named(package, class_name)
-            found = all_of(managed, classes, caller)
-        described = (self._described(each, selects, is_whole=is_whole) for each in found)
-        return classes, described, "_data" if is_whole else "_object_id"
+            objects = all_of(managed, classes, caller)
+        return Selection(self, classes, objects, condition, is_whole=what == "OBJECT")
 
-    def _described(self, each: ManagedObject, selects: Condition | None, *, is_whole: bool) -> dict[str, Any] | None:
-        identity = _object_id(each.name)
-        if not is_whole and selects is None:
-            return identity
-        of = each.of
-        properties, statistics = of.values(each.target)
-        if selects is not None and not selects(_selectable(each, properties, statistics)):
-            return None
-        if not is_whole:
-            return identity
-        times = (self._registry.known(each).created, self._managed.broker.clock(), 0.0)
-        return _data(of, identity, of.map_of(properties, statistics), times=times)
+    def indications(self, request: Request, kind: str) -> Portions:
+        """Indications to the reply-to of a request; `kind` is their content."""
+        return Portions(lambda portion, _is_partial: self.reply(request, "_data_indication", portion, kind=kind))
+
+    def deleted(self, of: ManagedClass, name: str) -> dict[str, Any]:
+        """An object that is gone."""
+        now = self._managed.broker.clock()
+        return _data(of, _object_id(name), {}, times=(0.0, now, now))
 
     # ---- methods ----
 
     async def _call(self, asked: TypedMap, request: Request) -> None:
-        identity, method = _value(asked, "_object_id"), _value(asked, "_method_name")
-        if not isinstance(identity, TypedMap) or not isinstance(method, str):
-            raise InvalidArgumentError("the request has no _object_id, or no _method_name")
-        name = _text(identity, "_object_name")
+        name, method, arguments = self.read_call(asked)
         each = find_object(self._managed, name)
         if each is None:
             raise UnknownObjectError(f"there is no object {printable(name)}")
-        given = _value(asked, "_arguments")
-        arguments = {key: typed.value for key, typed in given.entries} if isinstance(given, TypedMap) else {}
         results = await call(self._managed, each, method, arguments, request.caller)
         kinds = {argument.name: argument.type for argument in each.of.methods[method].arguments}
         encoded = {key: _result(kinds.get(key, ""), value) for key, value in results.items()}
-        self._reply(request, "_method_response", {"_arguments": encoded})
+        self.reply(request, "_method_response", {"_arguments": encoded})
 
     # ---- unsolicited publications ----
 
@@ -346,6 +396,80 @@ class Qmf2:
             expires_at=expires_at,
         )
         self._outbox.send(new, reply_for=reply_for)
+
+
+_Values: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""Properties and statistics."""
+
+
+class Selection:
+    """The objects of a query.
+
+    Attributes:
+        classes: of which classes they are.
+        objects: these, before the condition of the query.
+        is_whole: whether they are described with their values, not by their ids alone.
+        kind: the content of messages about them.
+    """
+
+    def __init__(
+        self,
+        codec: Qmf2,
+        classes: Sequence[ManagedClass],
+        objects: Iterable[ManagedObject],
+        condition: Condition | None,
+        *,
+        is_whole: bool,
+    ) -> None:
+        self._codec, self._condition = codec, condition
+        self.classes, self.objects, self.is_whole = classes, objects, is_whole
+        self.kind = "_data" if is_whole else "_object_id"
+
+    def selects(self, each: ManagedObject, values: _Values) -> bool:
+        """Whether an object with these values fulfils the condition."""
+        return self._condition is None or bool(self._condition(_selectable(each, *values)))
+
+    def describe(self, each: ManagedObject, values: _Values) -> dict[str, Any]:
+        """An object with these values."""
+        identity, codec = _object_id(each.name), self._codec
+        if not self.is_whole:
+            return identity
+        times = (codec._registry.known(each).created, codec._managed.broker.clock(), 0.0)
+        return _data(each.of, identity, each.of.map_of(*values), times=times)
+
+    def described(self, each: ManagedObject) -> dict[str, Any] | None:
+        """An object; None if it does not fulfil the condition."""
+        if not self.is_whole and self._condition is None:
+            return _object_id(each.name)
+        values = each.of.values(each.target)
+        return self.describe(each, values) if self.selects(each, values) else None
+
+
+class Portions:
+    """Descriptions that are sent in portions.
+
+    Args:
+        send: sends a portion; it is told whether more follow.
+    """
+
+    def __init__(self, send: Callable[[list[dict[str, Any]], bool], None]) -> None:
+        self._send = send
+        self._portion: list[dict[str, Any]] = []
+        self._values = 0
+
+    def add(self, described: dict[str, Any], values: int = 0) -> None:
+        """Send one, soon; `values` is how many it has, if a peer has chosen that."""
+        if len(self._portion) >= _PORTION or self._values + values > _PORTION_VALUES:
+            self._send(self._portion, True)
+            self._portion, self._values = [], 0
+        self._portion.append(described)
+        self._values += values
+
+    def flush(self, *, is_needed: bool = True) -> None:
+        """Send the rest; if needed, even without any."""
+        if self._portion or is_needed:
+            self._send(self._portion, False)
+            self._portion, self._values = [], 0
 
 
 class Changes2:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from qstore.broker.log.logs import log_of
+from qstore.formats.qmf.v1 import Dialect
 
 _LOG: Final = log_of("Management")
 
@@ -33,6 +34,7 @@ MAX_ALL_SCHEMAS_BYTES: Final = 8 << 20
 BROKER_BANK: Final = 1
 _FIRST_BANK: Final = 10
 _MAX_BANK: Final = 0xFFFFFFF
+_MAX_BANK_OF_AM1: Final = 0xFFFFFF
 
 ClassKey = tuple[str, str, bytes]
 """Package, class and hash."""
@@ -46,6 +48,7 @@ class RemoteAgent(NamedTuple):
         label: its label.
         system_id: the machine it runs on.
         broker_bank, agent_bank: its banks.
+        dialect: the form of version 1 that it speaks.
     """
 
     peer: str
@@ -53,6 +56,7 @@ class RemoteAgent(NamedTuple):
     system_id: UUID
     broker_bank: int
     agent_bank: int
+    dialect: Dialect = Dialect.AM2
 
 
 class RemoteClass(NamedTuple):
@@ -61,11 +65,13 @@ class RemoteClass(NamedTuple):
     Attributes:
         kind: of objects or of events (`messages`).
         bank: the agent that has announced it.
+        dialect: the form in which it is described.
         schema: its schema; None while that was not received.
     """
 
     kind: int
     bank: int
+    dialect: Dialect
     schema: bytes | None = None
 
 
@@ -84,19 +90,26 @@ class RemoteAgents:
 
     # ---- agents ----
 
-    def attach(self, peer: str, label: str, system_id: UUID, bank: int) -> RemoteAgent | None:
+    def attach(
+        self, peer: str, label: str, system_id: UUID, bank: int, dialect: Dialect = Dialect.AM2
+    ) -> RemoteAgent | None:
         """An agent attaches itself and requests a bank; 0 for any. None if there are too many."""
+        last = _MAX_BANK if dialect is Dialect.AM2 else _MAX_BANK_OF_AM1
         for each in self:
             if each.peer == peer and each.label == label:
                 return each
         if len(self._agents) >= MAX_AGENTS:
             self._full("agents")
             return None
-        if not _FIRST_BANK <= bank <= _MAX_BANK or bank in self._agents:
+        if not _FIRST_BANK <= bank <= last or bank in self._agents:
             bank = next(each for each in range(_FIRST_BANK, _MAX_BANK) if each not in self._agents)
-        agent = self._agents[bank] = RemoteAgent(peer, label, system_id, BROKER_BANK, bank)
+        agent = self._agents[bank] = RemoteAgent(peer, label, system_id, BROKER_BANK, bank, dialect)
         _LOG.notice('Management agent "%s" attached from %s, bank %d', label, peer, bank)
         return agent
+
+    def of_bank(self, bank: int) -> RemoteAgent | None:
+        """The agent with this bank."""
+        return self._agents.get(bank)
 
     def of_peer(self, peer: str) -> RemoteAgent | None:
         """The first agent of a connection."""
@@ -113,19 +126,27 @@ class RemoteAgents:
 
     # ---- classes ----
 
-    @property
-    def packages(self) -> list[str]:
-        """The packages of which a schema is known, each once."""
-        return list({package: None for (package, _, _), each in self._classes.items() if each.schema is not None})
+    def packages(self, dialect: Dialect) -> list[str]:
+        """The packages of which a schema is known in this form, each once."""
+        return list(dict.fromkeys(package for (package, _, _), _ in self._described(dialect)))
 
-    def classes(self, package: str) -> list[tuple[ClassKey, RemoteClass]]:
-        """The classes of a package whose schema is known."""
-        return [(key, each) for key, each in self._classes.items() if key[0] == package and each.schema is not None]
+    def classes(self, package: str, dialect: Dialect) -> list[tuple[ClassKey, RemoteClass]]:
+        """The classes of a package whose schema is known in this form."""
+        return [(key, each) for key, each in self._described(dialect) if key[0] == package]
 
-    def find(self, key: ClassKey) -> RemoteClass | None:
-        """The class with this key, if its schema is known."""
+    def find(self, key: ClassKey, dialect: Dialect) -> RemoteClass | None:
+        """The class with this key, if its schema is known in this form."""
         found = self._classes.get(key)
-        return None if found is None or found.schema is None else found
+        return None if found is None or found.schema is None or found.dialect is not dialect else found
+
+    def of_agent(self, agent: RemoteAgent) -> list[tuple[ClassKey, RemoteClass]]:
+        """The classes that an agent has described."""
+        return [(key, each) for key, each in self._described(agent.dialect) if each.bank == agent.agent_bank]
+
+    def _described(self, dialect: Dialect) -> Iterator[tuple[ClassKey, RemoteClass]]:
+        for key, each in self._classes.items():
+            if each.schema is not None and each.dialect is dialect:
+                yield key, each
 
     def announced(self, agent: RemoteAgent, kind: int, key: ClassKey) -> int | None:
         """An agent announces a class. Returns the sequence of the request for its schema; None if it is known."""
@@ -134,7 +155,7 @@ class RemoteAgents:
         if len(self._classes) >= MAX_CLASSES:
             self._full("classes of agents")
             return None
-        self._classes[key] = RemoteClass(kind, agent.agent_bank)
+        self._classes[key] = RemoteClass(kind, agent.agent_bank, agent.dialect)
         self._sequence = self._sequence % 0xFFFFFFFF + 1
         self._asked[self._sequence] = key
         return self._sequence
@@ -160,4 +181,5 @@ class RemoteAgents:
 
 def agent_key(agent: RemoteAgent) -> str:
     """The key of requests for an agent."""
-    return f"agent.{agent.broker_bank}.{agent.agent_bank}"
+    banks = f"{agent.broker_bank}.{agent.agent_bank}" if agent.dialect is Dialect.AM2 else f"{agent.agent_bank}"
+    return f"agent.{banks}"

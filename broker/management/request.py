@@ -37,7 +37,7 @@ from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
-    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.caller import Publisher
     from qstore.broker.model.message import Message, MessageId, ReplyAddress
 
 
@@ -51,7 +51,7 @@ class Request(NamedTuple):
         typed_id: the same as the client has sent it, if that was not bytes; else None.
     """
 
-    caller: Caller
+    caller: Publisher
     reply_to: ReplyAddress | None
     correlation_id: bytes | None
     typed_id: MessageId | None = None
@@ -132,13 +132,24 @@ class Arguments(dict[str, Any]):
 
     def numbers(self, name: str) -> list[int]:
         """A list of integers from 0; empty if it is not given."""
-        value = self.get(name, ())
-        given = value if isinstance(value, list | tuple) else (None,)
-        values = [each.value if isinstance(each, TypedValue) else each for each in given]
+        values = self._list(name)
         found = [each for each in values if type(each) is int and each >= 0]
         if len(found) < len(values):
             raise InvalidArgumentError(f"the argument {printable(name)} must be a list of integers from 0")
         return found
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts; empty if it is not given."""
+        values = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in self._list(name)]
+        found = [each for each in values if isinstance(each, str)]
+        if len(found) < len(values):
+            raise InvalidArgumentError(f"the argument {printable(name)} must be a list of texts")
+        return found
+
+    def _list(self, name: str) -> list[Any]:
+        value = self.get(name, ())
+        given = value if isinstance(value, list | tuple) and not hasattr(value, "_fields") else (None,)
+        return [each.value if isinstance(each, TypedValue) else each for each in given]
 
     def typed_map(self, name: str) -> TypedMap:
         """A map with the types of its values; empty if it is not given."""

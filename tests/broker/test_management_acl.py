@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.management.managed_broker import TimeSlices
+from qstore.broker.management.objects.exchange import CHECKED_AT_ONCE
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.security.acl.control import control_access
 from qstore.broker.security.acl.reader import read
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Wired, play_with_console
 from tests.support.management_console import Console, Reply, take
 
@@ -42,6 +45,43 @@ def test_the_object() -> None:
         assert (values["enforcingAcl"], values["transferAcl"], values["aclDenyCount"]) == (True, True, 1)
         assert (values["maxConnections"], values["maxQueuesPerUser"], values["policyFile"]) == (500, 0, "")
         assert values["lastAclLoad"] > 1e18
+
+    play_with_console(scene)
+
+
+def test_a_dry_run_names_queues_for_those_who_may_query_them() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await stage.topology.declare_queue("secret")
+
+        async def run(*lines: str) -> dict[str, object]:
+            use(stage, *lines, "acl allow all all")
+            target = "routing:org.apache.qpid.broker:broker:amqp-broker"
+            return dict(await console.do("dryRun", target, package="qstore", exchange="", routingKey="secret"))
+
+        assert await run() == {"recipients": 1, "queues": ["secret"]}
+        assert await run("acl deny all access query schemaclass=queue") == {"recipients": 1, "queues": []}
+
+    play_with_console(scene)
+
+
+def test_a_dry_run_asks_many_queues_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+
+    async def count(_slices: TimeSlices) -> None:
+        nonlocal turns
+        turns += 1
+
+    async def scene(stage: Wired, console: Console) -> None:
+        wanted = typed_map({"qpid.filter": "colour = 'red'"})
+        for number in range(3 * CHECKED_AT_ONCE):
+            await stage.topology.declare_queue(f"q{number}", arguments=wanted if number % 3 else EMPTY_MAP)
+            await stage.topology.bind(f"q{number}", "amq.fanout", "")
+        monkeypatch.setattr(TimeSlices, "next", count)
+        monkeypatch.setattr(TimeSlices, "is_over", True)
+        target = "routing:org.apache.qpid.broker:broker:amqp-broker"
+        found = await console.do("dryRun", target, package="qstore", exchange="amq.fanout", routingKey="k")
+        assert (found["recipients"], len(found["queues"])) == (CHECKED_AT_ONCE, CHECKED_AT_ONCE)
+        assert turns >= 3  # and one before the method is called
 
     play_with_console(scene)
 
@@ -90,7 +130,7 @@ def test_the_file_is_read_again(tmp_path: Path) -> None:
         assert denied["_values"] == {
             "userId": "console@QPID", "action": "delete", "objectType": "queue", "objectName": "events",
             "arguments": {"durable": "false", "autodelete": "false", "exclusive": "false", "alternate": "",
-                          "policytype": "reject"},
+                          "temporary": "false", "policytype": "reject", "owner": ""},
         }  # fmt: skip
 
     play_with_console(scene)

@@ -18,7 +18,7 @@ from qstore.broker.management.outbox import VERSION_1
 from qstore.broker.management.request import status_of
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.errors import NotImplementedByBrokerError
-from qstore.broker.protocols.machine import ConnectionCounts
+from qstore.broker.protocols.machine import ConnectionCounts, ConnectionLimits, SessionModes
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.broker_records.topology import DEFAULT_HOST
@@ -105,7 +105,13 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     (_OWN, "backup", "copied"): [({"snapshot": 1, "queues": []}, "")],
     (_OWN, "backup", "end"): [({"snapshot": 1}, ""), ({"snapshot": 1}, "snapshot")],
     (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
+    (_OWN, "log", "setStatusRules"): [({"rules": ["qpid.* = OFF"]}, ""), ({"rules": ["x"]}, "is not PATH=LEVEL")],
     (_OWN, "user", "exportPassword"): [(_NONE, _GONE)],
+    (_OWN, "routing", "dryRun"): [
+        ({"exchange": "", "routingKey": "q", "headers": {"a": 1}, "content": "x"}, ""),
+        ({"exchange": "none", "routingKey": "q"}, "Exchange not found"),
+        ({"vhost": "none", "exchange": "", "routingKey": "q"}, "Virtual host not found"),
+    ],
     (_OWN, "shovel", "restart"): [(_NONE, _GONE)],
     (_OWN, "federationLink", "restart"): [(_NONE, _GONE)],
     (_OWN, "log", "recent"): [({"after": 0, "count": 10}, "")],
@@ -113,7 +119,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
 
 #: Methods of classes that have no objects, and what they would answer.
 _UNREACHABLE = {(_HA, "haBroker"): "in no cluster"}
-_DEFAULTS = {"bool": False, "map": EMPTY_MAP, "sstr": "", "lstr": ""}
+_DEFAULTS = {"bool": False, "map": EMPTY_MAP, "sstr": "", "lstr": "", "list": ()}
 
 
 class Machine:
@@ -123,12 +129,17 @@ class Machine:
         self.peer, self.done = "192.0.2.1:5", list[object]()
         self.user, self.mechanism, self.protocol = "kim@QPID", "PLAIN", "AMQP 0-10"
         self.vhost = DEFAULT_HOST
-        self.is_outgoing = False
+        self.is_outgoing, self.ssf, self.tls = False, 0, None
         self.created_at, self.is_closing, self.client_properties = 1.0, False, EMPTY_MAP
-        self.counts = ConnectionCounts(0, 0, 0, 0, 0, 0)
+        self.counts, self.limits = ConnectionCounts(0, 0, 0, 0, 0, 0), ConnectionLimits(0, 0, 0)
         counters = dict.fromkeys(("timeout", "txn_starts", "txn_commits", "txn_rejects", "unsettled_count"), 0)
-        session = SimpleNamespace(user="kim@QPID", vhost="/", name=b"work", subscriptions={}, credit=0, **counters)
+        session = SimpleNamespace(
+            user="kim@QPID", vhost="/", name=b"work", subscriptions={}, credit=0, rate=None, **counters
+        )
         session.outstanding_commands = 0
+        session.modes = SessionModes(
+            confirms=True, is_transactional=False, prefetch=0, shared_prefetch=0, published=0, settled=0
+        )
         self.sessions = {3: session}
 
     def force_close(self, text: str) -> None:
@@ -194,6 +205,8 @@ class Stage:
 
 
 def _typed(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(typed_value, value))
     return typed_map(value) if isinstance(value, dict) else value
 
 
@@ -243,8 +256,14 @@ def test_methods_of_unreachable_classes_are_not_implemented(package: str, class_
 
 
 _REQUESTS: Final = 300  # of each seed
-_ARGUMENTS: Final[dict[str, Any]] = {"bool": True, "map": {"type": "queue", "a": 1}, "sstr": "q", "lstr": "other"}
-_PLAIN: Final[dict[str, Any]] = {"bool": True, "map": EMPTY_MAP, "sstr": "q", "lstr": "q"}
+_ARGUMENTS: Final[dict[str, Any]] = {
+    "bool": True,
+    "map": {"type": "queue", "a": 1},
+    "sstr": "q",
+    "lstr": "other",
+    "list": ["qpid.* = INFO"],
+}
+_PLAIN: Final[dict[str, Any]] = {"bool": True, "map": EMPTY_MAP, "sstr": "q", "lstr": "q", "list": ()}
 _LEFT_OUT: Final = ("backup", "transaction")  # snapshots take files, and a transaction has one end only
 _WHERE: Final = ["and", ["gt", "msgDepth", 0], ["not", ["re_match", "name", ["quote", "a.*"]]], ["exists", "name"]]
 _FIELDS: Final[dict[str, Any]] = {
@@ -349,7 +368,7 @@ def test_damaged_requests_are_answered_or_ignored(damage: Any, tmp_path: Path) -
             await stage.open()
             await damage(stage, random.Random(seed))
             take(console.replies)
-            (reply,) = await console.ask("_agent_locate_request", {})
+            (reply, *_) = await console.ask("_agent_locate_request", {})  # others are agents that were attached
             assert reply.headers["qmf.opcode"] == "_agent_locate_response"
 
     for seed in seeds_of_the_day(1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -285,5 +286,9 @@ def test_a_broker_is_known_again(tmp_path: Path) -> None:
     for damaged in (b"", b"x 1 1", b"\xff" * 500, f"{first.instance} x".encode()):
         path.write_bytes(damaged)
         assert Identity.of(str(tmp_path)).instance != first.instance
+    for name in (".mbrokerdata", ".mbrokerdata.new"):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)  # opening it would wait for another process
+        assert Identity.of(str(tmp_path)).starts in (1, 2)
     assert Identity.of(None) != Identity.of(None)
     assert Identity.of(str(tmp_path / "none")).starts == 1  # a directory that is not there is no reason to stop

@@ -25,8 +25,9 @@ _SETTINGS = BrokerSettings(auth=False)
 class Managed:
     """A broker with a client, whose session lives for a minute without it."""
 
-    def __init__(self) -> None:
-        self.world = World(_SETTINGS)
+    def __init__(self, settings: BrokerSettings = _SETTINGS) -> None:
+        self.world = World(settings)
+        self.world.broker.call_later = lambda _wait, _call: None
         self.client: Client = self.world.open_client(name=b"work", timeout=60)
         machines: Any = lambda: [each for each in (self.client.machine,) if not each.is_closed]  # noqa: E731
         detached = lambda: self.world.sessions.list_detached(lambda: self.world.now)  # noqa: E731
@@ -92,6 +93,12 @@ def test_the_timeout_of_an_attached_session_has_not_begun() -> None:
     stage = Managed()
     stage.do(clients.reset_lifespan)
     assert stage.values()["attached"]
+
+
+@pytest.mark.parametrize("rate", [0, 250])
+def test_the_rate_of_a_session(rate: int) -> None:
+    stage = Managed(BrokerSettings(auth=False, max_session_rate=rate))
+    assert stage.values()["maxClientRate"] == (rate or None)
 
 
 def test_credit_and_outstanding_commands() -> None:

@@ -15,15 +15,27 @@ from hypothesis import strategies as st
 from qstore.broker.management import remote_agents
 from qstore.broker.management.classes import CLASSES, classes_named
 from qstore.broker.management.events import EVENT_CLASSES
-from qstore.broker.management.outbox import VERSION_1
+from qstore.broker.management.outbox import DIRECT, VERSION_1
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.events import ClientDisconnect
+from qstore.broker.model.message import NewMessage
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.amqp_0_10.maps import read_value
+from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map
-from qstore.formats.qmf.v1 import FIELDS, MAGIC, Message, ObjectId, decode, decode_message, encode, encode_message
+from qstore.formats.qmf.v1 import (
+    FIELDS,
+    MAGIC,
+    Dialect,
+    Message,
+    ObjectId,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+)
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Wired, play_with_console, wired
 from tests.support.management_console import REPLIES, Console, pass_time
@@ -411,6 +423,20 @@ def test_an_agent_of_others_is_seen_and_its_schema_is_reported() -> None:
     play_with_console(scene)
 
 
+def test_an_agent_whose_connection_is_closed_by_then_is_not_attached() -> None:
+    """Nothing would ever remove it, and the number of agents is limited."""
+
+    async def scene(stage: Wired, console: Console) -> None:
+        gone = Publisher("192.0.2.9:3")
+        console.send(None, encode_message("A", 1, "sensors", UUID(int=5), 0, 0), exchange=VERSION_1, publisher=gone)
+        gone.is_closed = True
+        stage.broker.events.emit(ClientDisconnect(gone.remote_host, "", EMPTY_MAP))
+        await console.settle()
+        assert list(console.agent._agents) == []
+
+    play_with_console(scene)
+
+
 def test_requests_for_an_agent_are_routed_and_a_new_console_is_notified() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         await attach(console)
@@ -459,7 +485,7 @@ def test_agents_and_their_classes_are_limited() -> None:
     assert kept.count(True) == remote_agents.MAX_ALL_SCHEMAS_BYTES // len(large)
     for each in list(agents):
         agents.disconnected(each.peer)
-    assert (list(agents), agents.packages) == ([], [])
+    assert (list(agents), agents.packages(Dialect.AM2)) == ([], [])
 
 
 # ---- hostile ----
@@ -491,9 +517,24 @@ def test_too_many_requests_are_refused() -> None:
 
 def test_replies_go_nowhere_if_there_is_no_such_exchange_or_queue() -> None:
     async def scene(stage: Wired, console: Console) -> None:
-        console.send(None, encode_message("P", 1), exchange=VERSION_1, reply_to=None)
+        outbox, addresses = console.agent._outbox, set[tuple[str, str]]()
+        send = outbox.send
+
+        def noted(new: NewMessage, *, reply_for: Any = None) -> None:
+            if reply_for is not None:
+                addresses.add((new.exchange, new.routing_key))
+            send(new, reply_for=reply_for)
+
+        outbox.send = noted  # type: ignore[method-assign]
+        for reply_to in (None, ReplyTo("nonsense", REPLIES), ReplyTo(DIRECT, "nonsense")):
+            console.send(None, encode_message("P", 1), exchange=VERSION_1, reply_to=reply_to)
+        await console.settle()
+        assert addresses == {("nonsense", REPLIES), (DIRECT, "nonsense")}
+        assert bodies(console.replies) == []
         await stage.topology.delete_queue(REPLIES)
         console.send(None, encode_message("P", 1), exchange=VERSION_1)
         await console.settle()
+        assert addresses >= {(DIRECT, REPLIES)}
+        assert outbox.lost == 0
 
     play_with_console(scene)

@@ -98,8 +98,8 @@ def test_the_agent_is_located_by_a_condition() -> None:
             assert [each.headers["qmf.opcode"] for each in replies] == ["_agent_locate_response"] * count
         (reply,) = await console.ask("_agent_locate_request", ["fly"])
         assert reply.headers["qmf.opcode"] == "_exception"
-        (reply,) = await console.ask("_subscribe_request", {})
-        assert reply.values["error_code"] == 3
+        (reply,) = await console.ask("_subscribe_everything", {})
+        assert reply.values["error_code"] == 4
 
     play_with_console(scene)
 

@@ -62,6 +62,7 @@ class TestQueue:
         assert found.pop("redirectPeer") == ""
         assert found.pop("unackedMessages").value == 0
         assert found.pop("messageLatency").number == 0
+        assert found.pop("enqueueTxnCount").value == found.pop("dequeueTxnCount").high == 0
         assert set(found.values()) == {0}
 
     def test_a_message_comes_and_goes(self, client: Client) -> None:
@@ -71,6 +72,9 @@ class TestQueue:
         size = here["byteDepth"]
         assert size > 5
         assert (here["msgDepth"], here["msgTotalEnqueues"], here["byteTotalEnqueues"]) == (1, 1, size)
+        assert [here[name] for name in ("msgDepthHigh", "msgDepthLow", "byteDepthHigh", "byteDepthLow")] == [
+            1, 0, size, 0,
+        ]  # fmt: skip
         client.subscribe("q")
         taken = queue_of(client.world)
         assert changed(here, taken) == {"acquires": 1}
@@ -172,6 +176,91 @@ class TestQueue:
         found = queue_of(client.world)
         assert (found["msgTxnDequeues"], found["byteTxnDequeues"], found["msgDepth"]) == (1, size, 0)
         assert statistics(SESSION_CLASS, ListedSession(client.machine, 0, client.session()))["unackedMessages"] == 0
+
+    def test_high_and_low_water_marks(self, client: Client) -> None:
+        queue = client.world.broker.default_host.queues["q"]
+
+        def marks() -> list[int]:
+            found = queue_of(client.world)
+            unacked = found["unackedMessages"]
+            depth, size = (found["msgDepthLow"], found["msgDepthHigh"]), (found["byteDepthLow"], found["byteDepthHigh"])
+            return [*depth, size[0] // one, size[1] // one, unacked.low, unacked.high]
+
+        client.publish("q", b"x")
+        client.sync()
+        one = queue.message_bytes
+        client.publish("q", b"y", b"z")
+        client.sync()
+        assert marks() == [0, 3, 0, 3, 0, 0]
+        queue.marks.begin_interval(queue)
+        assert marks() == [3, 3, 3, 3, 0, 0]
+        client.subscribe("q")
+        assert marks() == [3, 3, 3, 3, 0, 3]
+        client.command("message.accept", transfers=((0, 1),))
+        client.sync()
+        assert marks() == [1, 3, 1, 3, 0, 3]
+        client.command("message.accept", transfers=((2, 2),))
+        client.publish("q", b"w")  # in one read with what empties the queue
+        client.sync()
+        assert marks() == [0, 3, 0, 3, 0, 3]
+        queue.marks.begin_interval(queue)
+        assert marks() == [1, 1, 1, 1, 1, 1]
+
+    def test_a_ring_that_stays_full_has_its_size_as_low_water_mark(self) -> None:
+        client = World().open_client()
+        client.declare("q", arguments=typed_map({"qpid.max_count": 3, "qpid.policy_type": "ring"}))
+        client.publish("q", b"1", b"2", b"3")
+        client.sync()
+        queue = client.world.broker.default_host.queues["q"]
+        queue.marks.begin_interval(queue)
+        client.publish("q", b"4", b"5")
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["msgDepthLow"], found["msgDepthHigh"]) == (3, 3)
+
+    def test_transactions_that_enqueue_and_dequeue_are_counted(self, client: Client) -> None:
+        def counts(kind: str) -> tuple[int, ...]:
+            found = queue_of(client.world)
+            count = found[f"{kind}TxnCount"]
+            ended = [found[f"{kind}Txn{each}"] for each in ("Starts", "Commits", "Rejects")]
+            return (*ended, count.value, count.low, count.high)
+
+        client.command("tx.select")
+        client.sync()
+        assert counts("enqueue") == (0, 0, 0, 0, 0, 0)
+        client.publish("q", b"x", b"y")
+        client.sync()
+        assert counts("enqueue") == (1, 0, 0, 1, 0, 1)
+        client.command("tx.rollback")
+        client.sync()
+        assert counts("enqueue") == (1, 0, 1, 0, 0, 1)
+        client.publish("q", b"x", b"y")
+        client.command("tx.commit")
+        client.sync()
+        assert counts("enqueue") == (2, 1, 1, 0, 0, 1)
+        assert counts("dequeue") == (0, 0, 0, 0, 0, 0)
+        client.subscribe("q")
+        client.command("message.accept", transfers=((0, 0),))
+        client.command("message.accept", transfers=((1, 1),))
+        client.sync()
+        assert counts("dequeue") == (1, 0, 0, 1, 0, 1)
+        client.command("tx.commit")
+        client.publish("q", b"z")
+        client.sync()
+        assert counts("dequeue") == (1, 1, 0, 0, 0, 1)
+        assert counts("enqueue") == (3, 1, 1, 1, 0, 1)
+        client.machine.closed()
+        assert counts("enqueue") == (3, 1, 2, 0, 0, 1)
+
+    def test_a_commit_that_is_refused_counts_as_rejected(self) -> None:
+        client = World().open_client()
+        client.declare("q", arguments=typed_map({"qpid.max_count": 1, "qpid.policy_type": "reject"}))
+        client.command("tx.select")
+        client.publish("q", b"x", b"y")
+        client.command("tx.commit")
+        client.sync()
+        found = queue_of(client.world)
+        assert (found["enqueueTxnStarts"], found["enqueueTxnRejects"], found["enqueueTxnCount"].value) == (1, 1, 0)
 
     def test_consumers_and_bindings_with_their_marks(self, client: Client) -> None:
         client.subscribe("q", to="a")
@@ -322,13 +411,13 @@ class TestExchange:
         exchange.unbind(b, "2")
         assert (first.messages_matched, second.messages_matched, exchange.counts) == (3, 2, counts)
 
-    def test_would_route_does_not_count_a_binding(self) -> None:
+    def test_trying_a_binding_does_not_count_it(self) -> None:
         exchange = TopicExchange("t")
         (a,) = fake_queues("a")
         binding = exchange.bind(a, "#")
         assert binding is not None
         message: Any = FakeMessage("k")
-        assert exchange.would_route(message, binding)
+        assert exchange.with_only(binding).route(message).queues
         assert (a.binding_count.value, a.binding_count.high) == (1, 1)
 
 

@@ -10,8 +10,17 @@ import pytest
 from qstore.broker.log.logs import PERIOD_SECONDS, STATUS, Rules
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks
 from qstore.broker.log.status_log import MAX_LINES, StatusLog
+from qstore.broker.log.status_rules import read_rules
 from qstore.broker.model.caller import Client
-from qstore.broker.model.events import Bind, ClientConnect, Events, QueueDelete
+from qstore.broker.model.events import (
+    Bind,
+    ClientConnect,
+    Events,
+    QueueDeclare,
+    QueueDelete,
+    SessionCreated,
+    Subscribe,
+)
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
@@ -168,3 +177,146 @@ def test_names_of_clients_stay_on_one_line(tmp_path: Path) -> None:
     text = path.read_bytes().decode()
     assert len(text.split("\n")) == 4
     assert all(line.isprintable() for line in text.split("\n"))
+
+
+# ---- flow control, prefetch and consoles ----
+
+
+def said(caplog: pytest.LogCaptureFixture, *numbers: str) -> list[str]:
+    """The lines with these ids: the objects in brackets without their connection, and the text."""
+    return [re.sub(r"\[ con:\d+\([^)]*\)", "[ con", line) for line in messages(caplog, *numbers)]
+
+
+def test_flow_control_of_queues_and_their_publishers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    followed(world)
+    client = world.open_client()
+    client.declare("q", arguments=typed_map({"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1}))
+    for body in (b"1", b"2", b"3", b"4"):
+        client.publish("q", body)
+    assert said(caplog, "QUE-1003", "CHN-1005", "CHN-1006", "QUE-1004") == [
+        "[ vh(/)/qu(q) ] QUE-1003 : Overfull : Size : 3 messages, Capacity : 2",
+        "[ con/ch:1 ] CHN-1005 : Flow Control Enforced (Queue q)",
+    ]
+    other = world.open_client(name=b"other")
+    other.command("queue.purge", queue="q")
+    other.sync()
+    world.run()
+    assert said(caplog, "QUE-1004", "CHN-1006") == [
+        "[ vh(/)/qu(q) ] QUE-1004 : Underfull : Size : 0 messages, Resume Capacity : 1",
+        "[ con/ch:1 ] CHN-1006 : Flow Control Removed",
+    ]
+
+
+def test_flow_control_by_size_and_over_0_9_1(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    followed(world)
+    client = BasicClient(world).open(1)
+    arguments = typed_map({"x-qpid-capacity": 1000, "x-qpid-flow-resume-capacity": 800})
+    client.call("queue.declare", queue="q", arguments=arguments)
+    client.call("confirm.select")
+    client.publish("q", b"x" * 1200)
+    (over, held) = said(caplog, "QUE-1003", "CHN-1005")
+    assert re.fullmatch(r"\[ vh\(/\)/qu\(q\) \] QUE-1003 : Overfull : Size : 1,2\d\d bytes, Capacity : 1,000", over)
+    assert held == "[ con/ch:1 ] CHN-1005 : Flow Control Enforced (Queue q)"
+    other = BasicClient(world).open(1)
+    other.call("queue.purge", queue="q")
+    world.run()
+    assert said(caplog, "QUE-1004", "CHN-1006") == [
+        "[ vh(/)/qu(q) ] QUE-1004 : Underfull : Size : 0 bytes, Resume Capacity : 800",
+        "[ con/ch:1 ] CHN-1006 : Flow Control Removed",
+    ]
+
+
+def test_prefetch_and_flow_of_channels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    followed(world)
+    client = BasicClient(world).open(1)
+    client.call("basic.qos", prefetch_count=7)
+    for active in (False, False, True):
+        client.call("channel.flow", active=active)
+    assert said(caplog, "CHN-1004", "CHN-1002") == [
+        "[ con/ch:1 ] CHN-1004 : Prefetch Size (bytes) 0 : Count 7",
+        "[ con/ch:1 ] CHN-1002 : Flow Stopped",
+        "[ con/ch:1 ] CHN-1002 : Flow Started",
+    ]
+
+
+def test_a_subscription_is_suspended_and_active_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    world = World()
+    followed(world)
+    client = world.open_client()
+    client.declare("q")
+    client.subscribe("q", to="d")
+    for _ in range(2):
+        client.command("message.stop", destination="d")
+    client.command("message.flow", destination="d", unit=0, value=1)
+    client.command("message.flow", destination="d", unit=1, value=1000)
+    client.sync()
+    assert [line.partition(" ] ")[2] for line in messages(caplog, "SUB-1003")] == [
+        "[ sub:1:qu(q) ] SUB-1003 : State : SUSPENDED", "[ sub:1:qu(q) ] SUB-1003 : State : ACTIVE",
+    ]  # fmt: skip
+
+
+# ---- rules ----
+
+
+@pytest.mark.parametrize(
+    ("rules", "shown"),
+    [
+        ([], "CON CHN QUE:orders QUE:other BND:orders SUB:orders"),
+        (["qpid.* = OFF"], ""),
+        (["qpid.* = OFF", "qpid.virtualhost.*.queue.orders = INFO"], "QUE:orders"),
+        (["qpid.* = OFF", "qpid.virtualhost.<//>.queue.orders = INFO"], ""),
+        (["qpid.* = off", "qpid.virtualhost.*.queue.orders.* = all"], "QUE:orders BND:orders SUB:orders"),
+        (["qpid.* = OFF", "qpid.virtualhost.*.exchange.<amq.topic>.queue.*.binding = DEBUG"], "BND:orders"),
+        (["qpid.* = OFF", "qpid.virtualhost.*.queue.*.binding = DEBUG"], "BND:orders"),
+        (["qpid.* = OFF", "qpid.connection.guest = INFO"], "CON"),
+        (["qpid.* = OFF", "qpid.connection.<guest@QPID>.channel.*.subscription = INFO"], "SUB:orders"),
+        (
+            ["qpid.* = OFF", "qpid.connection.<192.0.2.1>.* = INFO"],
+            "CON CHN QUE:orders QUE:other BND:orders SUB:orders",
+        ),
+        (["qpid.* = OFF", "qpid.connection.<192.0.2.2>.* = INFO"], ""),
+        (["qpid.connection.guest.* = WARN", "qpid.virtualhost.*.queue = INFO"], "QUE:orders QUE:other"),
+    ],
+)
+def test_rules_show_and_hide_lines_by_their_objects(
+    caplog: pytest.LogCaptureFixture, rules: list[str], shown: str
+) -> None:
+    caplog.set_level("INFO", STATUS)
+    log, events = StatusLog(is_on=True, rules=read_rules(rules)), Events()
+    log.follow(events)
+    connection = Client("guest@QPID", "192.0.2.1:5", "con:1(guest@QPID@192.0.2.1:5/)")
+    session = Client("guest@QPID", "192.0.2.1:5", "con:1(guest@QPID@192.0.2.1:5/)/ch:2")
+    events.emit(ClientConnect("192.0.2.1:5", "guest@QPID", EMPTY_MAP), connection)
+    events.emit(SessionCreated(), session)
+    for queue in ("orders", "other"):
+        declared = QueueDeclare("h", "guest@QPID", queue, True, False, False, "", EMPTY_MAP, is_new=True)
+        events.emit(declared, session)
+    events.emit(Bind("h", "guest@QPID", "amq.topic", "orders", "k"), session)
+    events.emit(Subscribe("h", "guest@QPID", "orders", "d", False), session)
+    found = []
+    for line in messages(caplog):
+        kind, queue = re.findall(r"([A-Z]{3})-\d{4}", line)[0], re.findall(r"/?qu\((\w+)\)", line)
+        found.append(":".join([kind, *queue]))
+    assert " ".join(found) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "qpid.*", "qpid.* = LOUD", "broker = OFF", "qpid = OFF", "qpid. = OFF", "qpid..x = OFF", "qpid.shoe = OFF",
+        "qpid.queue.a.queue.b = OFF", "qpid.queue.<a = OFF", "qpid.queue.a>b = OFF", "qpid.broker.x = OFF",
+        "qpid.queue." + "a" * 1100 + " = OFF", "",
+    ],
+)  # fmt: skip
+def test_rules_that_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not PATH=LEVEL|path|is not one of"):
+        read_rules([text])
+    with pytest.raises(ValueError, match="more than 100"):
+        read_rules(["qpid.* = OFF"] * 101)

@@ -171,11 +171,13 @@ class UserConnection:
         self._writer.write(PROTOCOL_HEADER)
         start = await self._expect("connection.start")
         offered = start.values["mechanisms"].decode("ascii", "replace").split()
-        allowed = place.options.sasl_mechanisms
+        allowed, endpoint = place.options.sasl_mechanisms, place.endpoint
+        min_ssf = 0 if endpoint.is_encrypted else place.options.sasl_min_ssf  # AMQP 0-9-1 has no layers of SASL
         if self.user is not None and admits_anonymous and offered == [ANONYMOUS]:
             self.user = None
         try:
-            mechanism = choose_mechanism(offered, allowed, Credentials(self.user, password, host=place.endpoint.host))
+            credentials = Credentials(self.user, password, host=endpoint.host, min_ssf=min_ssf)
+            mechanism = choose_mechanism(offered, allowed, credentials)
             if mechanism is None:
                 raise LoginError("the broker offers no login with passwords on this connection")
             response = mechanism.start()

@@ -124,13 +124,14 @@ async def log_out(api: Api | StoredApi, call: Call) -> Reply:
 
 async def browse(api: Api, call: Call) -> Reply:
     """The first messages of a queue that can be delivered now."""
-    await api.find_queue(call)
+    _, data = await api.find_queue(call)
     count = min(call.count("count", 20), MAX_GET)
     found: list[Row] = []
+    options: dict[str, Any] = {"mode": "browse", "create": "never"}
+    if plain(data.get("arguments") or {}).get("x-queue-type") == "stream":  # others begin with the next message
+        options["link"] = {"x-subscribe": {"arguments": {"x-stream-offset": "first"}}}
     async with call.session.connection(call.path["vhost"]) as connection, await connection.session() as session:
-        receiver = await session.receiver(
-            queue_address(call.path["name"], {"mode": "browse", "create": "never"}), capacity=min(count, 100)
-        )
+        receiver = await session.receiver(queue_address(call.path["name"], options), capacity=min(count, 100))
         try:
             while len(found) < count:
                 found.append(_shown(await receiver.fetch(_FETCH_SECONDS)))

@@ -23,7 +23,7 @@ import sqlite3
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,15 @@ SLOW_SECONDS: Final = 0.2
 """Samples that take longer are not waited for while there is an older one, unless something was changed."""
 _EARLIER: Final = 0.8
 """Share of their age after which samples are taken anyway, so that requests rarely find none that is young enough."""
+IDLE_SECONDS: Final = 1.0
+"""What has not changed for so long is idle."""
+_ACTIVITY: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue": ("msgTotalEnqueues", "msgTotalDequeues", "acquires", "releases", "consumerCount"),
+    "session": ("unackedMessages", "TxnStarts", "TxnCommits", "TxnRejects", "framesOutstanding"),
+    "connection": ("msgsFromClient", "msgsToClient"),
+}
+"""Class -> what changes when one of its objects is used."""
+_AT_ONCE: Final = 256  # objects that are compared before others are served
 PLOTTED: Final = ("broker", "queue", "connection", "exchange", "session")
 _LOG: Final = logging.getLogger("qstore.console")
 
@@ -70,10 +79,12 @@ class Seen:
     Attributes:
         now: the newest sample.
         base: an older one; None at first.
+        unused: key -> since when an object is known not to have been used, in seconds since 1970.
     """
 
     now: Sample
     base: Sample | None
+    unused: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -82,6 +93,11 @@ class Seen:
 
     def __iter__(self) -> Iterator[Data]:
         return iter(self.now.objects.values())
+
+    def idle_since(self, key: str) -> float | None:
+        """Since when an object is idle, in seconds since 1970, as far as samples tell; None if it is not."""
+        since = self.unused.get(key)
+        return since if since is not None and self.now.at - since >= IDLE_SECONDS else None
 
     def rate(self, key: str, *names: str) -> float:
         """Growth of a counter, or of the sum of several, of an object per second."""
@@ -242,7 +258,7 @@ class Collector:
             self.seconds += of.cost
             now = Sample(self._wall(), self._clock(), found)
             self._note_churn(name, seen, now)
-            of.seen = Seen(now, _base(seen, now, self.interval))
+            of.seen = Seen(now, _base(seen, now, self.interval), await _unused(name, seen, now))
             return of.seen
 
     async def one(self, name: str, key: str, package: str = "org.apache.qpid.broker") -> Data | None:
@@ -258,7 +274,10 @@ class Collector:
             rest = {each: data for each, data in now.objects.items() if each != key}
             joined = {**rest, key: found[0]} if found else rest
             if found or key in now.objects:
-                of.seen = Seen(now._replace(objects=joined), of.seen.base)
+                unused = of.seen.unused
+                if not found or key not in now.objects or _is_used(_ACTIVITY.get(name, ()), now.objects[key], found[0]):
+                    unused = {each: since for each, since in unused.items() if each != key}
+                of.seen = Seen(now._replace(objects=joined), of.seen.base, unused)
         return found[0] if found else None
 
     def changed(self, *names: str) -> None:
@@ -298,6 +317,27 @@ def _base(seen: Seen | None, now: Sample, interval: float) -> Sample | None:
     base = seen.base or seen.now
     newest = seen.now
     return newest if now.clock - base.clock >= 2 * interval and newest.clock > base.clock else base
+
+
+def _is_used(names: Sequence[str], before: Data, now: Data) -> bool:
+    """Whether an object was used between two looks at it."""
+    old, new = before.values, now.values
+    return any(old.get(name) != new.get(name) for name in names)
+
+
+async def _unused(name: str, seen: Seen | None, now: Sample) -> dict[str, float]:
+    """`Seen.unused` of a new sample."""
+    names, found = _ACTIVITY.get(name, ()), dict[str, float]()
+    if seen is None or not names:
+        return found
+    before, since, at = seen.now.objects, seen.unused, seen.now.at
+    for number, (key, data) in enumerate(now.objects.items(), 1):
+        last = before.get(key)
+        if last is not None and last.created == data.created and not _is_used(names, last, data):
+            found[key] = since.get(key, at)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 # ---- history ----

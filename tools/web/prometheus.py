@@ -117,6 +117,16 @@ CHANNELS: Final = (
     _gauge("channel_consumers", "channel_metrics", "Consumers on a channel", _of("consumer_count")),
     _gauge("channel_messages_unacked", "channel_metrics", "Delivered but not yet acknowledged messages",
            _of("messages_unacknowledged")),
+    _gauge("channel_messages_unconfirmed", "channel_metrics", "Messages published but not yet confirmed",
+           _of("messages_unconfirmed")),
+    _gauge("channel_messages_uncommitted", "channel_metrics", "Messages published in open transactions",
+           _of("messages_uncommitted")),
+    _gauge("channel_acks_uncommitted", "channel_metrics", "Acknowledgements in open transactions",
+           _of("acks_uncommitted")),
+    _gauge("consumer_prefetch", "channel_metrics", "Limit of unacknowledged messages for each consumer",
+           _of("prefetch_count")),
+    _gauge("channel_prefetch", "channel_metrics",
+           "Total limit of unacknowledged messages for all consumers on a channel", _of("global_prefetch_count")),
 )
 
 EXCHANGES: Final = (
@@ -141,7 +151,13 @@ JOURNALS: Final = (
 # fmt: on
 
 
-_PROTOCOLS: Final[Mapping[str, str]] = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10", "AMQP 0-10": "amqp010"}
+_PROTOCOLS: Final[Mapping[str, str]] = {
+    "AMQP 0-8": "amqp08",
+    "AMQP 0-9": "amqp09",
+    "AMQP 0-9-1": "amqp091",
+    "AMQP 1.0": "amqp10",
+    "AMQP 0-10": "amqp010",
+}
 """RabbitMQ's names of protocols; 0-10 is not among them."""
 _NOT_COUNTED: Final = (
     "received_confirm", "confirmed", "unroutable_returned", "delivered_consume_auto_ack", "delivered_get_manual_ack",
@@ -249,7 +265,7 @@ async def _rows(api: Api, families: frozenset[str]) -> dict[str, list[Row]]:
     if has("queue"):
         found["queue"] = await api.queue_rows(api.collector.interval)
     if has("connection"):
-        found["connection"] = await api.connection_rows(api.collector.interval)
+        found["connection"] = await api.connection_rows(api.collector.interval, is_brief=True)
     if has("channel"):
         found["channel"] = [row for _, row in await api.channel_rows(api.collector.interval)]
     if has("exchange"):
@@ -281,7 +297,8 @@ async def _broker(api: Api, endpoint: str) -> list[Metric]:
     security = next(iter(await api.collector.get("security", 5)), None)
     transactions = await api.collector.get("transaction", 5)
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    channels, connections = await api.channel_rows(age), await api.connection_rows(age)
+    channels = await api.channel_rows(age, is_brief=True)
+    connections = await api.connection_rows(age, is_brief=True)
     queues = await api.queue_rows(age)
     found_alarms = {each.resource for each in await health.alarms(api, age)}
     found = [

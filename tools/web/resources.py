@@ -31,6 +31,8 @@ from urllib.parse import quote, unquote
 from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.management.console import AgentError, Data, NoObjectError
+from qstore.broker.model.exchanges.plugged import plugged_names
+from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES, TYPE_NAMES
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
@@ -73,8 +75,8 @@ MAX_GET: Final = 1000
 MAX_GET_BYTES: Final = 32 << 20
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _QSTORE: Final = "qstore"
-_EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic", "x-delayed-message")
-_OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
+_EXCHANGE_TYPES: Final = sorted({*TYPE_NAMES, *plugged_names()} - {"replication"})
+_OWN_EXCHANGES: Final = frozenset(MANAGEMENT_EXCHANGES)
 _STANDARD: Final = "amq."
 
 Handler: TypeAlias = Callable[[Any, Call], Awaitable[Reply]]
@@ -328,6 +330,7 @@ class Api:
         """All queues."""
         seen, node = await self.collector.get("queue", age), await self.node()
         applied = await self.collector.get("appliedPolicy", max(age, 5.0))
+        heads = (await self.collector.get("queueHead", age)).now
         policies, base = applied.now.objects, {} if seen.base is None else seen.base.objects
 
         def inputs(data: Data) -> Inputs:
@@ -335,13 +338,20 @@ class Api:
             before = base.get(data.key)
             is_still = before is None or before.values == data.values  # all its rates are 0
             change = None if before is None or is_still else (before.values, seen.seconds)
-            return data.values, change, None if policy is None else policy.values
+            head = heads.objects.get(data.key)
+            return (
+                data.values,
+                change,
+                None if policy is None else policy.values,
+                None if head is None else head.values,
+                seen.idle_since(data.key),
+            )
 
         return await self._rows_of("queue").build(
-            (seen.now, applied.now),
+            (seen.now, applied.now, heads),
             (data for data in seen if not rows.is_internal_queue(data)),
             inputs,
-            lambda data: rows.queue_row(seen, data, node, policies),
+            lambda data: rows.queue_row(seen, data, node, policies, heads.objects.get(data.key)),
             lambda row: (row["vhost"], row["name"]),
         )
 
@@ -373,45 +383,77 @@ class Api:
     def _rows_of(self, what: str) -> SampledRows:
         return self._sampled.setdefault(what, SampledRows())
 
-    async def connection_rows(self, age: float = 1.0, *, with_own: bool = False) -> list[Row]:
-        """The connections, by default without those of consoles of this kind."""
+    async def _details(self, name: str, age: float, seen: Seen, *, are_wanted: bool = True) -> Mapping[str, Data]:
+        """The objects of a class that tells more of clients, not older than those; none if they are not wanted."""
+        if not are_wanted:
+            return {}
+        found = (await self.collector.get(name, age)).now
+        return (
+            found.objects
+            if found.clock >= seen.now.clock
+            else (await self.collector.get(name, 0.0, patience=0.0)).now.objects
+        )
+
+    async def connection_rows(self, age: float = 1.0, *, with_own: bool = False, is_brief: bool = False) -> list[Row]:
+        """The connections.
+
+        Args:
+            age: seconds that the sample may be old.
+            with_own: with those of consoles of this kind.
+            is_brief: without asking for what they have negotiated.
+        """
         seen, sessions = await self.collector.get("connection", age), await self.collector.get("session", age)
         counts: dict[str, int] = defaultdict(int)
         for each in sessions:
             counts[reference(each.get("connectionRef"))] += 1
         node = await self.node()
+        details = await self._details("clientConnection", age, seen, are_wanted=not is_brief)
         return [
-            rows.connection_row(seen, data, self.broker, counts[data.key], node)
+            rows.connection_row(seen, data, self.broker, counts[data.key], node, details.get(data.key))
             for data in seen
             if with_own or not rows.is_own(data)
         ]
 
-    async def channel_rows(self, age: float = 1.0) -> list[tuple[Data, Row]]:
-        """The sessions and channels."""
+    async def channel_rows(self, age: float = 1.0, *, is_brief: bool = False) -> list[tuple[Data, Row]]:
+        """The sessions and channels.
+
+        Args:
+            age: seconds that the sample may be old.
+            is_brief: without asking for how they publish and consume.
+        """
         node = await self.node()
-        connections = {f"{row['peer_host']}:{row['peer_port']}": row for row in await self.connection_rows(age)}
+        found_connections = await self.connection_rows(age, is_brief=True)
+        connections = {f"{row['peer_host']}:{row['peer_port']}": row for row in found_connections}
+        clients = await self.collector.get("connection", age)
         sessions, subscriptions = (
             await self.collector.get("session", age),
             await self.collector.get("subscription", age),
         )
+        details = await self._details("clientSession", age, sessions, are_wanted=not is_brief)
         of: dict[str, list[Data]] = defaultdict(list)
         for each in subscriptions:
             of[reference(each.get("sessionRef"))].append(each)
         found = []
         for data in sessions:
-            connection = connections.get(reference(data.get("connectionRef")).replace("[", "").replace("]", ""))
+            peer = reference(data.get("connectionRef"))
+            connection = connections.get(peer.replace("[", "").replace("]", ""))
             if connection is not None:
-                found.append((data, rows.channel_row(data, connection, of[data.key], node)))
+                own, of_client = sessions.idle_since(data.key), clients.idle_since(peer)
+                since = None if own is None or of_client is None else max(own, of_client)
+                row = rows.channel_row(data, connection, of[data.key], node, details.get(data.key), since)
+                found.append((data, row))
         return found
 
     async def consumer_rows(self) -> list[Row]:
         """The consumers."""
-        channels = {data.key: row for data, row in await self.channel_rows()}
+        channels = {data.key: row for data, row in await self.channel_rows(is_brief=True)}
+        subscriptions = await self.collector.get("subscription")
+        details = await self._details("clientSubscription", 1.0, subscriptions)
         found = []
-        for each in await self.collector.get("subscription"):
+        for each in subscriptions:
             channel = channels.get(reference(each.get("sessionRef")))
             if channel is not None:
-                found.append(rows.consumer_row(each, channel, channel["vhost"]))
+                found.append(rows.consumer_row(each, channel, channel["vhost"], details.get(each.key)))
         return found
 
     async def find_queue(self, call: Call) -> tuple[Seen, Data]:
@@ -523,7 +565,7 @@ async def overview(api: Api, call: Call) -> Reply:
     data = next(iter(seen))
     node = await api.node()
     queue_rows, exchanges = await api.queue_rows(), await api.exchange_rows()
-    connections, channels = await api.connection_rows(), await api.channel_rows()
+    connections, channels = await api.connection_rows(is_brief=True), await api.channel_rows(is_brief=True)
     consumers = sum(row["consumer_count"] for _, row in channels)
     stats = rows.message_stats(seen, data)
     stats |= rows.with_rate(
@@ -727,7 +769,7 @@ async def _vhost_rows(api: Api, wanted: Sequence[Sequence[str]] = ()) -> list[Ro
     is_plain = bool(wanted) and all(path[0] in _OF_HOSTS for path in wanted)
     node = await api.node()
     queues = [] if is_plain else await api.queue_rows()
-    connections = [] if is_plain else await api.connection_rows()
+    connections = [] if is_plain else await api.connection_rows(is_brief=True)
     found, about = [], await access.about_hosts(api)
     for data in await api.collector.get("vhost"):
         name = str(data["name"])
@@ -798,7 +840,8 @@ async def queues(api: Api, call: Call) -> Reply:
 async def queue(api: Api, call: Call) -> Reply:
     seen, data = await api.find_queue(call)
     applied = await api.collector.get("appliedPolicy")
-    row = rows.queue_row(seen, data, await api.node(), applied.now.objects)
+    head = await api.collector.one("queueHead", data.key, _QSTORE)
+    row = rows.queue_row(seen, data, await api.node(), applied.now.objects, head)
     name = row["name"]
     row["consumer_details"] = [
         each for each in await api.consumer_rows() if each["queue"] == {"name": name, "vhost": row["vhost"]}
@@ -995,18 +1038,38 @@ def _properties(given: Row) -> Properties:
     return Properties(**values)
 
 
-async def publish(api: Api, call: Call) -> Reply:
-    body = call.object("properties", "routing_key", "payload", "payload_encoding")
+def _payload(body: Row) -> bytes:
+    """The content of a message from JSON."""
     encoding, payload = text(body, "payload_encoding"), text(body, "payload")
     if encoding == "base64":
         try:
-            content = b64decode(payload, validate=True)
+            return b64decode(payload, validate=True)
         except ValueError:
             raise bad_request("the payload is not base64") from None
-    elif encoding == "string":
-        content = payload.encode("utf-8", "surrogatepass")
-    else:
-        raise bad_request(["unsupported_encoding", encoding])
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogatepass")
+    raise bad_request(["unsupported_encoding", encoding])
+
+
+async def dry_run(api: Api, call: Call) -> Reply:
+    body = call.object("properties", "routing_key", "payload", "payload_encoding")
+    await api.find_exchange(call)
+    arguments = {
+        "vhost": call.path["vhost"],
+        "exchange": own_exchange(call.path["name"]),
+        "routingKey": text(body, "routing_key"),
+        "headers": mapping(mapping(body, "properties"), "headers"),
+        "content": _payload(body),
+    }
+    console = await call.session.console()
+    objects = [data async for data in console.query("routing", package=_QSTORE)]
+    found = await console.call(objects[0], "dryRun", arguments)
+    return Reply(value={"recipients": found["recipients"], "queues": list(found["queues"])})
+
+
+async def publish(api: Api, call: Call) -> Reply:
+    body = call.object("properties", "routing_key", "payload", "payload_encoding")
+    content = _payload(body)
     properties = _properties(mapping(body, "properties"))
     await api.check_vhost(call.path["vhost"])
     try:
@@ -1172,7 +1235,7 @@ async def _close(call: Call, row: Row) -> None:
 
 
 async def close_connections_of_user(api: Api, call: Call) -> Reply:
-    for row in await api.connection_rows():
+    for row in await api.connection_rows(is_brief=True):
         if row["user"] == call.path["user"]:
             await _close(call, row)
     api.collector.changed("connection", "session", "subscription")
@@ -1687,6 +1750,8 @@ ROUTES: Final = (
     Route("PUT", "exchanges/{vhost}/{name}", MANAGEMENT, put_exchange, "Declare an exchange"),
     Route("DELETE", "exchanges/{vhost}/{name}", MANAGEMENT, delete_exchange, "Delete an exchange; option if-unused"),
     Route("POST", "exchanges/{vhost}/{name}/publish", MANAGEMENT, publish, "Publish a message to an exchange"),
+    Route("POST", "exchanges/{vhost}/{name}/dry-run", MANAGEMENT, dry_run,
+          "Find the queues that would get a message; nothing is published"),
     Route("GET", "exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, bindings_of_source,
           "Bindings whose source is an exchange"),
     Route("GET", "exchanges/{vhost}/{name}/bindings/destination", MANAGEMENT, bindings_of_destination,

@@ -7,6 +7,9 @@
     channel     a session: of AMQP 0-9-1 a channel, of 0-10 a session
     consumer    a subscription
 
+    of these three, and of queues, the package `qstore` has classes that tell what qpidd's lack: `clientConnection`,
+    `clientSession`, `clientSubscription` and `queueHead`, with the same keys
+
 What a broker of this kind has not, such as Erlang's memory and reductions, is left out. Fields of RabbitMQ that its
 tools read and that are unknown here are null, 0 or empty. README has the differences.
 """
@@ -14,8 +17,11 @@ tools read and that are unknown here are null, 0 or empty. README has the differ
 from __future__ import annotations
 
 import re
+import ssl
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote_plus
@@ -23,6 +29,7 @@ from urllib.parse import quote_plus
 from orjson import OPT_SORT_KEYS, dumps
 
 from qstore.broker.management.console import Data
+from qstore.broker.model.arguments import INTERNAL
 from qstore.broker.protocols.amqp_0_9_1.arguments import client_key
 from qstore.formats.broker_records.topology import split_name
 from qstore.tools.console.amounts import plain, reference
@@ -98,6 +105,13 @@ def _acknowledged(data: Data) -> int:
     return max(0, number(data, "msgTotalDequeues") - sum(number(data, each) for each in _DISCARDS))
 
 
+def idle(since: float | None) -> Row:
+    """Since when an object is idle, as RabbitMQ writes it; nothing if it is not."""
+    if since is None:
+        return {}
+    return {"idle_since": datetime.fromtimestamp(since, UTC).isoformat(timespec="milliseconds")}
+
+
 def message_stats(seen: Seen, data: Data) -> Row:
     """The counters of a queue, or of all queues."""
     key, found = data.key, Row()
@@ -128,8 +142,16 @@ def queue_totals(seen: Seen, data: Data, unacknowledged: int) -> Row:
 # ---- queues, exchanges, bindings ----
 
 
-def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) -> Row:
-    """A queue; `applied` are the policies that apply to queues."""
+def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data], head: Data | None) -> Row:
+    """A queue.
+
+    Args:
+        seen: the queues.
+        data: the queue.
+        node: the broker's name.
+        applied: the policies that apply to queues.
+        head: its `queueHead`; None if there is none.
+    """
     values = data.values
     arguments = plain(values.get("arguments") or {})
     policy = applied.get(f"queue,{vhost_of(data)},{local(data.key)}")
@@ -141,9 +163,9 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
     change = 0.0 if base is None or not seen.seconds else round((depth - number(base, "msgDepth")) / seen.seconds, 2)
     held = number(base, "unackedMessages")
     change_held = 0.0 if base is None or not seen.seconds else round((unacknowledged - held) / seen.seconds, 2)
-    is_quorum = arguments.get("x-queue-type") == "quorum"
+    has_members = arguments.get("x-queue-type") in ("quorum", "stream")
     return {
-        **({"leader": node, "members": [node], "online": [node]} if is_quorum else {}),
+        **({"leader": node, "members": [node], "online": [node]} if has_members else {}),
         "name": local(data.key),
         "vhost": vhost_of(data),
         "durable": bool(values.get("durable")),
@@ -159,10 +181,11 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
         "consumers": number(data, "consumerCount"),
         "consumer_utilisation": None,
         "consumer_capacity": None,
-        "exclusive_consumer_tag": None,
-        "single_active_consumer_tag": None,
+        "exclusive_consumer_tag": (head.get("exclusiveConsumer") or None) if head else None,
+        "single_active_consumer_tag": (head.get("singleActiveConsumer") or None) if head else None,
         "recoverable_slaves": None,
-        "head_message_timestamp": None,
+        "head_message_timestamp": head.get("headCreatedAt") if head else None,
+        **idle(seen.idle_since(data.key)),
         "memory": max(0, size - paged_bytes),
         **with_rate("messages", depth, change),
         **with_rate("messages_ready", ready, round(change - change_held, 2)),
@@ -197,6 +220,7 @@ def exchange_row(seen: Seen, data: Data) -> Row:
         **with_rate("publish_out", routed, seen.rate(data.key, "msgRoutes")),
     }
     arguments = plain(values.get("arguments") or {})
+    is_internal = arguments.pop(INTERNAL, None) is not None
     alternate = local(reference(values.get("altExchange")))
     return {
         "name": name,
@@ -204,7 +228,7 @@ def exchange_row(seen: Seen, data: Data) -> Row:
         "type": values.get("type"),
         "durable": bool(values.get("durable")) or not name,
         "auto_delete": bool(values.get("autoDelete")),
-        "internal": False,
+        "internal": is_internal,
         "arguments": {"alternate-exchange": alternate, **arguments} if alternate else arguments,
         "policy": values.get("policy") or None,
         "user_who_performed_action": "",
@@ -251,8 +275,52 @@ def connection_name(peer: str, broker: str) -> str:
     return f"{peer} -> {broker}"
 
 
-def connection_row(seen: Seen, data: Data, broker: str, channels: int, node: str) -> Row:
-    """A connection."""
+@cache
+def _suites() -> Mapping[str, Mapping[str, Any]]:
+    """OpenSSL's name of a cipher suite -> its parts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    return {str(each["name"]): each for each in context.get_ciphers()}
+
+
+def _suite(name: str) -> tuple[str | None, str | None, str | None]:
+    """Key exchange, cipher and hash of a cipher suite, in Erlang's words; None if this machine does not know it."""
+    found = _suites().get(name)
+    if found is None:
+        return None, None, None
+    exchange, signature = (str(found[part]).partition("-")[2] for part in ("kea", "auth"))
+    parts = dict.fromkeys(part.replace("-", "_") for part in (exchange, signature))
+    digest = "aead" if found["aead"] else str(found["digest"]).replace("sha1", "sha")
+    return "_".join(parts), str(found["symmetric"]).replace("-", "_"), digest
+
+
+def _tls(details: Data | None) -> Row:
+    """What a row of a connection has of TLS."""
+    given = {} if details is None else details.values
+    exchange, cipher, digest = _suite(str(given.get("tlsCipher") or ""))
+    return {
+        "ssl": bool(given.get("tls")),
+        "ssl_protocol": str(given.get("tlsVersion") or "").lower() or None,
+        "ssl_key_exchange": exchange,
+        "ssl_cipher": cipher,
+        "ssl_hash": digest,
+        "peer_cert_subject": given.get("peerSubject") or None,
+        "peer_cert_issuer": given.get("peerIssuer") or None,
+        "peer_cert_validity": given.get("peerValidity") or None,
+    }
+
+
+def connection_row(seen: Seen, data: Data, broker: str, channels: int, node: str, details: Data | None = None) -> Row:
+    """A connection.
+
+    Args:
+        seen: the connections.
+        data: the connection.
+        broker: host and port of the broker.
+        channels: how many channels it has.
+        node: the broker's name.
+        details: its `clientConnection`; None if it is not needed.
+    """
     values, peer = data.values, str(data.get("address"))
     host, _, port = peer.rpartition(":")
     local, _, local_port = broker.rpartition(":")
@@ -268,13 +336,15 @@ def connection_row(seen: Seen, data: Data, broker: str, channels: int, node: str
         "type": "network",
         "protocol": values.get("protocol"),
         "auth_mechanism": values.get("saslMechanism"),
-        "ssl": bool(values.get("saslSsf")),
-        **dict.fromkeys(("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity")),
+        **_tls(details),
         "peer_host": host.strip("[]"),
         "peer_port": int(port) if port.isdecimal() else 0,
         "host": local.strip("[]"),
         "port": int(local_port) if local_port.isdecimal() else 0,
         "channels": channels,
+        "channel_max": number(details, "channelMax"),
+        "frame_max": number(details, "frameMax"),
+        "timeout": number(details, "heartbeat"),
         "connected_at": data.created // 1_000_000,
         "client_properties": known,
         **with_rate("recv_oct", number(data, "bytesFromClient"), seen.rate(data.key, "bytesFromClient")),
@@ -287,8 +357,24 @@ def connection_row(seen: Seen, data: Data, broker: str, channels: int, node: str
     }
 
 
-def channel_row(data: Data, connection: Row | None, consumers: list[Data], node: str) -> Row:
-    """A channel."""
+def channel_row(
+    data: Data,
+    connection: Row | None,
+    consumers: list[Data],
+    node: str,
+    details: Data | None = None,
+    since: float | None = None,
+) -> Row:
+    """A channel.
+
+    Args:
+        data: the session.
+        connection: the row of its connection.
+        consumers: its subscriptions.
+        node: the broker's name.
+        details: its `clientSession`; None if it is not needed.
+        since: since when it is idle, in seconds since 1970; None if it is not.
+    """
     values, name = data.values, "" if connection is None else connection["name"]
     channel = number(data, "channelId")
     delivered = sum(number(each, "delivered") for each in consumers)
@@ -307,19 +393,28 @@ def channel_row(data: Data, connection: Row | None, consumers: list[Data], node:
         },
         "consumer_count": len(consumers),
         "messages_unacknowledged": number(data, "unackedMessages"),
-        "messages_unconfirmed": 0,
-        "messages_uncommitted": 0,
-        "acks_uncommitted": 0,
-        "prefetch_count": 0,
-        "global_prefetch_count": 0,
-        "transactional": number(data, "TxnStarts") > 0,
-        "confirm": False,
+        "messages_unconfirmed": number(data, "framesOutstanding"),
+        "messages_uncommitted": number(details, "txnPublished"),
+        "acks_uncommitted": number(details, "txnSettled"),
+        "prefetch_count": number(details, "prefetch"),
+        "global_prefetch_count": number(details, "sharedPrefetch"),
+        "transactional": bool(details and details.get("transactional")),
+        "confirm": bool(details and details.get("confirms")),
+        **idle(since),
         "message_stats": {**with_rate("deliver", delivered, 0.0), **with_rate("deliver_get", delivered, 0.0)},
     }
 
 
-def consumer_row(data: Data, channel: Row | None, vhost: str) -> Row:
-    """A consumer."""
+def _activity(details: Data | None) -> str:
+    if details is None:
+        return "up"
+    if not details.get("active"):
+        return "waiting"
+    return "single_active" if details.get("singleActive") else "up"
+
+
+def consumer_row(data: Data, channel: Row | None, vhost: str, about: Data | None) -> Row:
+    """A consumer; `about` is its `clientSubscription`, None if it is too new for that."""
     details = {} if channel is None else channel["connection_details"]
     return {
         "consumer_tag": data.get("name"),
@@ -327,9 +422,9 @@ def consumer_row(data: Data, channel: Row | None, vhost: str) -> Row:
         "queue": {"name": local(reference(data.get("queueRef"))), "vhost": vhost},
         "ack_required": bool(data.get("acknowledged")),
         "exclusive": bool(data.get("exclusive")),
-        "active": True,
-        "activity_status": "up",
-        "prefetch_count": 0,
+        "active": _activity(about) != "waiting",
+        "activity_status": _activity(about),
+        "prefetch_count": number(about, "prefetch"),
         "arguments": plain(data.get("arguments") or {}),
         "channel_details": {
             "name": "" if channel is None else channel["name"],

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -83,6 +83,26 @@ class Console:
         finally:
             found.close()
 
+    async def subscribe(
+        self,
+        class_name: str | None = None,
+        *,
+        package: str | None = None,
+        object_id: Data | ObjectId | str | None = None,
+        where: list[Any] | None = None,
+        agent: str | None = None,
+        interval: float = 10.0,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[Data, None]:
+        """Objects, and then what changes of them, until nothing comes for `timeout` seconds; None: forever."""
+        found = await self._core.subscribe(class_name, package, object_id, where, agent, interval=interval)
+        try:
+            while (each := await found.next(timeout)) is not None:
+                yield each
+        finally:
+            with contextlib.suppress(MessagingError):
+                await found.close()
+
     async def find(self, target: Data | ObjectId | str, *, agent: str | None = None) -> Data:
         """One object."""
         return await self._core.find(target, agent)
@@ -102,7 +122,7 @@ class Console:
         return await self._core.call(target, method, {**(arguments or {}), **more}, agent, timeout)
 
     async def agents(self, wait: float = 1.0) -> list[AgentInfo]:
-        """All agents that answer within `timeout` seconds."""
+        """All agents that answer within `wait` seconds."""
         return await self._core.agents(wait)
 
     async def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
@@ -119,10 +139,11 @@ class Console:
         events: bool = True,
         heartbeats: bool = True,
         objects: bool = False,
+        of: Iterable[tuple[str, str]] | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Indication, None]:
         """Publications of agents from now on, until none comes for `timeout` seconds; None: forever."""
-        found = await self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
+        found = await self._core.stream(events=events, heartbeats=heartbeats, objects=objects, of=of)
         try:
             while (each := await found.next(timeout)) is not None:
                 yield each

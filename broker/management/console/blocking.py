@@ -5,14 +5,21 @@ It is thread-safe, as its connection is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from qstore.broker.client.blocking import Connection
-from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore, Indication, Stream
+from qstore.broker.management.console.core import (
+    DEFAULT_TIMEOUT,
+    MAX_MESSAGE_BYTES,
+    ConsoleCore,
+    Indication,
+)
 from qstore.broker.management.console.schema import Schema
 from qstore.broker.management.console.values import AgentInfo, Data, Event, ObjectId, SchemaId
+
+_Item = TypeVar("_Item", covariant=True)
 
 
 class Console:
@@ -111,6 +118,33 @@ class Console:
             with self._driver.lock:
                 found.close()
 
+    def subscribe(
+        self,
+        class_name: str | None = None,
+        *,
+        package: str | None = None,
+        object_id: Data | ObjectId | str | None = None,
+        where: list[Any] | None = None,
+        agent: str | None = None,
+        interval: float = 10.0,
+    ) -> Indications[Data]:
+        """Objects, and then those of them that are new, have changed, or are gone (`deleted` is not 0).
+
+        Args:
+            class_name: as for `query`.
+            package: as for `query`.
+            object_id: as for `query`.
+            where: as for `query`.
+            agent: as for `query`.
+            interval: seconds after which the agent sends what has changed; agents have a minimum.
+
+        Raises:
+            AgentError: the agent has refused it, as those of qpidd do.
+            MessagingError: as `query`.
+        """
+        asked = self._core.subscribe(class_name, package, object_id, where, agent, interval=interval)
+        return Indications(self, self._driver.run(asked))
+
     def find(self, target: Data | ObjectId | str, *, agent: str | None = None) -> Data:
         """One object.
 
@@ -154,7 +188,7 @@ class Console:
     # ---- agents and schemas ----
 
     def agents(self, wait: float = 1.0) -> list[AgentInfo]:
-        """All agents that answer within `timeout` seconds."""
+        """All agents that answer within `wait` seconds."""
         return self._driver.run(self._core.agents(wait))
 
     def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
@@ -172,9 +206,23 @@ class Console:
 
     # ---- events ----
 
-    def indications(self, *, events: bool = True, heartbeats: bool = True, objects: bool = False) -> Indications:
-        """Publications of agents from now on: events, heartbeats as `AgentInfo`, changed objects as `Data`."""
-        wanted = self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
+    def indications(
+        self,
+        *,
+        events: bool = True,
+        heartbeats: bool = True,
+        objects: bool = False,
+        of: Iterable[tuple[str, str]] | None = None,
+    ) -> Indications[Indication]:
+        """Publications of agents from now on: events, heartbeats as `AgentInfo`, changed objects as `Data`.
+
+        Args:
+            events: whether events are received.
+            heartbeats: whether heartbeats are.
+            objects: whether changed objects are.
+            of: packages and names of the classes of objects, `*` for any name; None for all.
+        """
+        wanted = self._core.stream(events=events, heartbeats=heartbeats, objects=objects, of=of)
         return Indications(self, self._driver.run(wanted))
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
@@ -187,41 +235,52 @@ class Console:
         return self._from(self.indications(heartbeats=False), timeout)
 
     @staticmethod
-    def _from(found: Indications, timeout: float | None) -> Iterator[Event]:
+    def _from(found: Indications[Indication], timeout: float | None) -> Iterator[Event]:
         with found:
             while isinstance(event := found.next(timeout), Event):
                 yield event
 
 
-class Indications:
-    """A stream of agents' publications. Iterating over it never ends; `next` has a time limit.
+class _Source(Protocol[_Item]):
+    """Where indications come from: `core.Stream` or `core.Subscription`."""
+
+    async def next(self, timeout: float | None) -> _Item | None: ...
+
+    async def close(self) -> None: ...
+
+
+class Indications(Generic[_Item]):
+    """What agents send unasked, or for a subscription. Iterating over it never ends; `next` has a time limit.
+
+    A subscription is refreshed by `next`.
 
     Args:
         console: its console.
-        stream: where they come from.
+        source: where they come from.
     """
 
-    def __init__(self, console: Console, stream: Stream) -> None:
-        self._stream, self._driver = stream, console._driver
+    def __init__(self, console: Console, source: _Source[_Item]) -> None:
+        self._source, self._driver = source, console._driver
 
-    def next(self, timeout: float | None = None) -> Indication | None:
+    def next(self, timeout: float | None = None) -> _Item | None:
         """The next one; None if none comes within `timeout` seconds.
 
         Raises:
+            AgentError: the agent has ended the subscription.
             AnswerError: one cannot be read; those after it can.
             MessagingError: the connection or the session has failed.
         """
-        return self._driver.run(self._stream.next(timeout))
+        return self._driver.run(self._source.next(timeout))
 
     def close(self) -> None:
         """End it."""
-        self._driver.run(self._stream.close())
+        self._driver.run(self._source.close())
 
-    def __iter__(self) -> Iterator[Indication]:
+    def __iter__(self) -> Iterator[_Item]:
         while (found := self.next()) is not None:
             yield found
 
-    def __enter__(self) -> Indications:
+    def __enter__(self) -> Indications[_Item]:
         return self
 
     def __exit__(

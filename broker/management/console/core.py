@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.client.connection import ConnectionCore, Driver
@@ -39,12 +39,14 @@ from qstore.broker.management.console.values import (
     NoObjectError,
     ObjectId,
     SchemaId,
+    count,
     mapping,
     read_agent,
     read_data,
     read_event,
     read_exception,
     read_schema_id,
+    text,
     texts,
 )
 from qstore.formats.amqp_0_10.maps import python_list
@@ -69,6 +71,8 @@ MAX_OBJECTS: Final = 1_000_000
 MAX_WAITING: Final = 64 << 20
 """Bytes of answers that were not fetched."""
 DEFAULT_TIMEOUT: Final = 60.0
+_MIN_DURATION: Final = 10  # seconds: an agent that grants less is not refreshed more often
+_DURATION: Final = 600  # seconds of a subscription, which is refreshed when half of them are over
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Of one answer; a connection that a console opens has this as its `max_message_bytes`."""
 MAX_CLASSES: Final = 10_000
@@ -323,23 +327,33 @@ class ConsoleCore:
         agent: str | None,
     ) -> Query:
         """Ask for objects. See `blocking.Console.query`."""
-        condition = None
-        content: dict[str, Any] = {"_what": "OBJECT"}
-        if where is not None:
-            try:
-                condition = parse_predicate(where)
-            except PredicateError as error:
-                raise ContentError(f"invalid condition: {error.what}") from None
-            content["_where"] = where
-        if object_id is not None:
-            wanted = object_name(object_id)
-            content["_object_id"] = wanted.as_map()
-            agent = agent or wanted.agent
-        else:
-            schema = {"_class_name": class_name, "_package_name": package}
-            content["_schema_id"] = {name: each for name, each in schema.items() if each is not None}
-        request = await self.send("_query_request", content, agent or BROKER)
-        return Query(self, request, condition)
+        content, condition, agent = _query_content(class_name, package, object_id, where, agent)
+        return Query(self, await self.send("_query_request", content, agent), condition)
+
+    async def subscribe(
+        self,
+        class_name: str | None,
+        package: str | None,
+        object_id: Data | ObjectId | str | None,
+        where: list[Any] | None,
+        agent: str | None,
+        *,
+        interval: float,
+    ) -> Subscription:
+        """Ask for objects, and for what changes of them. See `blocking.Console.subscribe`."""
+        query, condition, agent = _query_content(class_name, package, object_id, where, agent)
+        content = {"_query": query, "_interval": round(interval * 1000), "_duration": _DURATION}
+        request = await self.send("_subscribe_request", content, agent)
+        try:
+            granted = mapping(
+                _content((await self.next_reply(request, "_subscribe_response")).message), "a subscription"
+            )
+            return Subscription(
+                self, request, condition, text(granted, "_subscription_id"), count(granted, "_duration")
+            )
+        except BaseException:
+            self.end(request)
+            raise
 
     async def find(self, target: Data | ObjectId | str, agent: str | None) -> Data:
         """One object, by its name. See `blocking.Console.find`."""
@@ -468,12 +482,15 @@ class ConsoleCore:
 
     # ---- indications ----
 
-    async def stream(self, *, events: bool, heartbeats: bool, objects: bool) -> Stream:
+    async def stream(
+        self, *, events: bool, heartbeats: bool, objects: bool, of: Iterable[tuple[str, str]] | None = None
+    ) -> Stream:
         """Receive agents' publications. See `blocking.Console.indications`."""
-        wanted = {"event": events, "heartbeat": heartbeats, "data": objects}
-        return Stream(
-            await self._subscribe(tuple(f"agent.ind.{name}.#" for name, is_wanted in wanted.items() if is_wanted))
-        )
+        wanted = {"event": events, "heartbeat": heartbeats, "data": objects and of is None}
+        keys = [f"agent.ind.{name}.#" for name, is_wanted in wanted.items() if is_wanted]
+        if objects and of is not None:
+            keys += [f"agent.ind.data.{package.replace('.', '_')}.{name}.#" for package, name in of]
+        return Stream(await self._subscribe(tuple(dict.fromkeys(keys))))
 
     async def _subscribe(self, keys: tuple[str, ...]) -> ReceiverCore:
         """A receiver for agents' publications with these keys.
@@ -522,12 +539,69 @@ class Query:
         if reply.is_last:
             self.close()
         condition = self._condition
-        return found if condition is None else [each for each in found if condition(_names_of(each))]
+        return found if condition is None else [each for each in found if condition(names_of(each))]
 
     def close(self) -> None:
         """End it; later publications are ignored."""
         self._is_over = True
         self._core.end(self._request)
+
+
+class Subscription:
+    """A subscription: objects that have changed.
+
+    Args:
+        core: the console.
+        request: the request, which indications answer.
+        condition: which of the objects are wanted; None for all.
+        name: its name at the agent.
+        duration: seconds for which it was granted.
+    """
+
+    def __init__(
+        self, core: ConsoleCore, request: Request, condition: Condition | None, name: str, duration: int
+    ) -> None:
+        self._core, self._request, self._condition = core, request, condition
+        self._name, self._duration = {"_subscription_id": name}, max(duration, _MIN_DURATION)
+        self._ready: list[Data] = []
+        self._refresh_at = self._next_refresh()
+
+    def _next_refresh(self) -> float:
+        return self._core.driver.now() + self._duration / 2
+
+    async def next(self, timeout: float | None) -> Data | None:
+        """The next object that has changed; None if none comes in time.
+
+        Raises:
+            AgentError: the agent has ended it.
+            AnswerError: an object cannot be read.
+            MessagingError: the connection or the session has failed.
+        """
+        core = self._core
+        deadline = None if timeout is None else core.driver.now() + timeout
+        while not self._ready:
+            now = core.driver.now()
+            if now >= self._refresh_at:
+                self._refresh_at = self._next_refresh()
+                core.end(await core.send("_subscribe_refresh_indication", self._name, self._request.agent))
+            end = self._refresh_at if deadline is None else min(deadline, self._refresh_at)
+            try:
+                reply = await core.next_reply(self._request, "_data_indication", max(0.0, end - now))
+            except NoAnswerError:
+                if deadline is not None and core.driver.now() >= deadline:
+                    return None
+                continue
+            self._ready = [each for each in _objects(reply.message) if self._wants(each)][::-1]
+        return self._ready.pop()
+
+    def _wants(self, data: Data) -> bool:
+        return bool(data.deleted) or self._condition is None or self._condition(names_of(data))
+
+    async def close(self) -> None:
+        """End it."""
+        core = self._core
+        core.end(self._request)
+        core.end(await core.send("_subscribe_cancel_indication", self._name, self._request.agent))
 
 
 Indication: TypeAlias = Event | AgentInfo | Data
@@ -565,6 +639,35 @@ class Stream:
     async def close(self) -> None:
         """End it."""
         await self._receiver.close()
+
+
+# ---- requests ----
+
+
+def _query_content(
+    class_name: str | None,
+    package: str | None,
+    object_id: Data | ObjectId | str | None,
+    where: list[Any] | None,
+    agent: str | None,
+) -> tuple[dict[str, Any], Condition | None, str]:
+    """The content of a query, its condition, and whom it is for. Raises ContentError."""
+    condition = None
+    content: dict[str, Any] = {"_what": "OBJECT"}
+    if where is not None:
+        try:
+            condition = parse_predicate(where)
+        except PredicateError as error:
+            raise ContentError(f"invalid condition: {error.what}") from None
+        content["_where"] = where
+    if object_id is not None:
+        wanted = object_name(object_id)
+        content["_object_id"] = wanted.as_map()
+        agent = agent or wanted.agent
+    else:
+        schema = {"_class_name": class_name, "_package_name": package}
+        content["_schema_id"] = {name: each for name, each in schema.items() if each is not None}
+    return content, condition, agent or BROKER
 
 
 # ---- reading answers ----
@@ -607,7 +710,7 @@ def _indications(message: Message) -> list[Indication]:
     return []
 
 
-def _names_of(data: Data) -> Mapping[str, Any]:
+def names_of(data: Data) -> Mapping[str, Any]:
     """The values of an object, as a condition names them."""
     schema, identity = data.schema_id, data.object_id
     names: dict[str, Any] = {"_create_ts": data.created, "_update_ts": data.updated, "_delete_ts": data.deleted}

@@ -306,7 +306,7 @@ POLICY_CLASS: Final = ManagedClass(
         prop("name", "sstr", "RC index", lambda each: each.policy.name),
         prop("pattern", "lstr", "RO", lambda each: each.policy.pattern, "Regular expression for names"),
         prop("applyTo", "sstr", "RO", lambda each: each.policy.apply_to,
-             "queues, classic_queues, quorum_queues, exchanges or all"),
+             "queues, classic_queues, quorum_queues, streams, exchanges or all"),
         prop("priority", "int64", "RO", lambda each: each.policy.priority,
              "The matching policy with the highest priority applies"),
         prop("definition", "map", "RO", lambda each: _definition(each.policy.definition), "Key and value"),

@@ -61,7 +61,8 @@ def _look(machine: Machine) -> _View:
     return _View(machine, counts)
 
 
-def _connections(managed: ManagedBroker) -> Iterator[tuple[str, Machine]]:
+def connections(managed: ManagedBroker) -> Iterator[tuple[str, Machine]]:
+    """The connections by the keys of their objects."""
     return ((machine.peer, machine) for machine in managed.machines())
 
 
@@ -131,7 +132,7 @@ CONNECTION_CLASS: Final = ManagedClass(
              "Parent Process ID of remote client"),
         prop("shadow", "bool", "RO", always(False), "Deprecated"),
         prop("saslMechanism", "sstr", "RO", of("machine.mechanism"), "SASL mechanism"),
-        prop("saslSsf", "uint16", "RO", always(0), "SASL security strength factor"),
+        prop("saslSsf", "uint16", "RO", of("machine.ssf"), "SASL security strength factor"),
         prop("remoteProperties", "map", "RO", of("machine.client_properties"),
              "optional map of identifying information sent by the remote"),
         prop("protocol", "sstr", "RC", of("machine.protocol"), "protocol in use"),
@@ -148,7 +149,7 @@ CONNECTION_CLASS: Final = ManagedClass(
     methods=(
         method("close", "", (), close_connection),
     ),
-    objects=_connections, look=_look, created=_connected_at,
+    objects=connections, look=_look, created=_connected_at,
     belongs=lambda machine: (machine.vhost, machine.user),
 )
 # fmt: on
@@ -157,7 +158,8 @@ CONNECTION_CLASS: Final = ManagedClass(
 # ---- session ----
 
 
-def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
+def sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
+    """The sessions, likewise."""
     return ((attached.key, attached) for attached in managed.sessions())
 
 
@@ -217,7 +219,8 @@ SESSION_CLASS: Final = ManagedClass(
         prop("detachedLifespan", "uint32", "RO", of("session.timeout"), "Deprecated", "second"),
         prop("attached", "bool", "RO", of("is_attached")),
         prop("expireTime", "absTime", "RO optional", of("expires_at")),
-        prop("maxClientRate", "uint32", "RO optional", always(None), "Deprecated", "msgs/sec"),
+        prop("maxClientRate", "uint32", "RO optional", lambda listed: listed.session.rate and listed.session.rate.rate,
+             "Deprecated", "msgs/sec"),
     ),
     statistics=(
         stat("unackedMessages", "uint64", of("session.unsettled_count"), "Unacknowledged messages in the session",
@@ -236,7 +239,7 @@ SESSION_CLASS: Final = ManagedClass(
         method("resetLifespan", "", (), reset_lifespan),
         method("close", "", (), close_session),
     ),
-    objects=_sessions, belongs=lambda listed: (listed.session.vhost, listed.session.user),
+    objects=sessions, belongs=lambda listed: (listed.session.vhost, listed.session.user),
 )
 # fmt: on
 
@@ -244,7 +247,7 @@ SESSION_CLASS: Final = ManagedClass(
 # ---- subscription ----
 
 
-class _Subscribed(NamedTuple):
+class Subscribed(NamedTuple):
     """A subscription, and its session."""
 
     attached: ListedSession
@@ -255,11 +258,12 @@ AT_ONCE: Final = 64
 """Subscriptions that are looked at before the time slice may end."""
 
 
-def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
+def subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, Subscribed]]:
+    """The subscriptions, likewise."""
     for attached in managed.sessions():
         for subscription in list(attached.session.subscriptions.values()):
             names = SESSION.name_of(attached.key), QUEUE.name_of(subscription.queue.full_name), subscription.destination
-            yield ",".join(names), _Subscribed(attached, subscription)
+            yield ",".join(names), Subscribed(attached, subscription)
 
 
 async def close_subscription(managed: ManagedBroker, key: str, caller: Caller) -> None:
@@ -305,7 +309,7 @@ SUBSCRIPTION_CLASS: Final = ManagedClass(
     statistics=(
         stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),
     ),
-    objects=_subscriptions,
+    objects=subscriptions,
     belongs=lambda each: (each.attached.session.vhost, each.attached.session.user),
 )
 # fmt: on

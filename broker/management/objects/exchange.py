@@ -1,4 +1,4 @@
-"""The classes exchange and binding; and exchange_binding, of bindings between exchanges, which is this broker's own.
+"""The classes exchange and binding; and this broker's own: exchange_binding, and routing, which tries it out.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -11,23 +11,35 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.schema import (
     BINDING,
+    BROKER,
+    BROKER_NAME,
+    BROKER_REFERENCE,
     EXCHANGE,
     QUEUE,
     ClassName,
     ManagedClass,
     always,
+    arg,
+    method,
     prop,
     shown_name,
     stat,
     vhost_reference,
 )
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import in_host
 from qstore.broker.model.counters import Watermark
-from qstore.formats.broker_records.topology import split_name
+from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, UnauthorizedError
+from qstore.broker.model.message import NewMessage
+from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
 from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
-    from qstore.broker.management.schema import Reference
+    from qstore.broker.management.request import Arguments
+    from qstore.broker.management.schema import Reference, Results
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.model.caller import Caller
     from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding
     from qstore.broker.model.exchanges.route import Binding, RoutedCounts
     from qstore.broker.model.queues.queue import Queue
@@ -179,6 +191,78 @@ BINDING_CLASS: Final = ManagedClass(
         stat("msgMatched", "count64", of("binding.messages_matched")),
     ),
     objects=_bindings, find=_find_binding, belongs=lambda bound: (bound.exchange.host, ""),
+)
+# fmt: on
+
+
+# ---- routing ----
+
+MAX_NAMED: Final = 1_000
+"""Queues that an answer names."""
+
+CHECKED_AT_ONCE: Final = 100
+"""Queues that are asked whether they accept a message between two looks at the clock."""
+
+
+async def dry_run(managed: ManagedBroker, _broker: Broker, arguments: Arguments, caller: Caller) -> Results:
+    """Find the queues that would get a message. The caller needs the permission to publish it.
+
+    They are named for those who may ask for queues; others get their number.
+
+    Source: OpenAMQ, amq_vhost_publish without its publish option.
+    """
+    host = managed.broker.hosts.get(arguments.text("vhost") or DEFAULT_HOST)
+    if host is None:
+        raise NotFoundError(f"Virtual host not found: {arguments.text('vhost')}")
+    name, key = arguments.text("exchange"), arguments.text("routingKey")
+    authorization = managed.broker.authorization
+    authorization.check_publish(in_host(caller, host.name), name, key)
+    exchange = host.exchanges.get(name)
+    if exchange is None:
+        raise NotFoundError(f"Exchange not found: {name}")
+    content = arguments.get("content", b"")
+    content = content.encode() if isinstance(content, str) else content
+    if not isinstance(content, bytes):
+        raise InvalidArgumentError("the argument content must be a string")
+    message = managed.make_message(NewMessage(key, arguments.typed_map("headers"), content=content, exchange=name))
+    names: list[str] = []
+    for at, queue in enumerate(managed.broker.router.destinations(message, exchange)):
+        if at % CHECKED_AT_ONCE == 0 and managed.slices.is_over:
+            await managed.slices.next()
+        if not queue.is_deleted and queue.admits(message):
+            names.append(queue.name)
+    try:
+        authorization.check(caller, Action.ACCESS, ObjectType.QUERY, "", schemaclass="queue")
+    except UnauthorizedError:
+        return {"recipients": len(names), "queues": []}
+    return {"recipients": len(names), "queues": names[:MAX_NAMED]}
+
+
+def _routing(managed: ManagedBroker) -> Iterable[tuple[str, Broker]]:
+    return ((BROKER.name_of(BROKER_NAME), managed.broker),)
+
+
+# fmt: off
+ROUTING_CLASS: Final = ManagedClass(
+    ClassName("qstore", "routing"),
+    properties=(
+        BROKER_REFERENCE,
+    ),
+    statistics=(
+        stat("unroutable", "count64", of("router.unroutable"), "Messages that no queue has got", "message"),
+    ),
+    methods=(
+        method("dryRun", "Find the queues that would get a message; nothing is published", (
+            arg("vhost", "sstr", "I", "The virtual host; empty for the default one"),
+            arg("exchange", "sstr", "I", "The exchange; empty for the default one"),
+            arg("routingKey", "lstr", "I", "The routing key"),
+            arg("headers", "map", "I", "Application headers"),
+            arg("content", "lstr", "I", "The content"),
+            arg("recipients", "uint32", "O", "The number of queues"),
+            arg("queues", "list", "O", "Their names, of at most 1,000; none for a caller that may not query queues"),
+        ), dry_run),
+    ),
+    objects=_routing,
 )
 # fmt: on
 

@@ -9,7 +9,8 @@ The caller needs the right to move or reroute, and to publish to the destination
 Queues that are exclusive to a session of AMQP 0-10 are no exception; those that are exclusive to a connection of AMQP
 0-9-1 are left to that connection.
 
-Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the trace).
+Source: the QMF schema of qpidd's broker, and that of Qpid M3 for what it had in addition (seeds 000:3570-3640,
+003:1730-1781); qpidd, Queue.cpp (the filter, and the trace).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.management.schema import (
     EXCHANGE,
+    JOURNAL,
     QUEUE,
     ManagedClass,
     Samples,
     always,
     arg,
-    level,
     method,
     prop,
     shown_name,
@@ -35,6 +36,7 @@ from qstore.broker.management.schema import (
 )
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import in_host
+from qstore.broker.model.counters import TransactionCounts, Watermark
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding, Route
@@ -46,7 +48,7 @@ from qstore.formats.values import STR16, TypedValue
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.request import Arguments, Wants
-    from qstore.broker.management.schema import Reference, Results
+    from qstore.broker.management.schema import Read, Reference, Results
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.counters import QueueTotals
     from qstore.broker.model.exchanges.route import Alternate
@@ -246,7 +248,8 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, Queue]]:
     return [(queue.full_name, queue) for queue in managed.broker.all_queues()]
 
 
-def _find(managed: ManagedBroker, key: str) -> Queue | None:
+def find_queue(managed: ManagedBroker, key: str) -> Queue | None:
+    """The queue with a key; None if there is none."""
     host, name = split_name(key)
     found = managed.broker.hosts.get(host)
     return None if found is None else found.queues.get(name)
@@ -260,7 +263,52 @@ def _stored_id(queue: Queue) -> int:
     return 0 if queue.journal is None else int(queue.journal.queue_id)
 
 
+def _stored(view: _View) -> Reference | None:
+    return None if view.queue.journal is None else JOURNAL.reference(view.queue.full_name)
+
+
+def _held(view: _View) -> Watermark:
+    marks = view.queue.marks
+    return Watermark(view.queue.acquired_count, marks.held_low, marks.held_high)
+
+
+def _depth_mark(low: Read, high: Read, depth: Read) -> tuple[Read, Read]:
+    """Reads the high and the low water mark of a depth, which may have passed them since they were noted."""
+    return lambda view: max(high(view), depth(view)), lambda view: min(low(view), depth(view))
+
+
+_HIGH, _LOW = _depth_mark(of("queue.marks.low"), of("queue.marks.high"), of("totals.messages"))
+_BYTES_HIGH, _BYTES_LOW = _depth_mark(of("queue.marks.bytes_low"), of("queue.marks.bytes_high"), of("totals.bytes"))
+_NO_TRANSACTIONS: Final = TransactionCounts()
+
+
+def _enqueuing(name: str) -> Read:
+    read = of(name)
+    return lambda view: read(view.queue.counters.enqueuing or _NO_TRANSACTIONS)
+
+
+def _dequeuing(name: str) -> Read:
+    read = of(name)
+    return lambda view: read(view.queue.counters.dequeuing or _NO_TRANSACTIONS)
+
+
 # fmt: off
+_OF_M3: Final = (
+    stat("msgDepthHigh", "count64", _HIGH, "Current size of queue in messages (High)", "message"),
+    stat("msgDepthLow", "count64", _LOW, "Current size of queue in messages (Low)", "message"),
+    stat("byteDepthHigh", "count64", _BYTES_HIGH, "Current size of queue in bytes (High)", "octet"),
+    stat("byteDepthLow", "count64", _BYTES_LOW, "Current size of queue in bytes (Low)", "octet"),
+    stat("enqueueTxnStarts", "count64", _enqueuing("starts"), "Total enqueue transactions started", "transaction"),
+    stat("enqueueTxnCommits", "count64", _enqueuing("commits"), "Total enqueue transactions committed", "transaction"),
+    stat("enqueueTxnRejects", "count64", _enqueuing("rejects"), "Total enqueue transactions rejected", "transaction"),
+    stat("enqueueTxnCount", "hilo32", _enqueuing("pending"), "Current pending enqueue transactions", "transaction"),
+    stat("dequeueTxnStarts", "count64", _dequeuing("starts"), "Total dequeue transactions started", "transaction"),
+    stat("dequeueTxnCommits", "count64", _dequeuing("commits"), "Total dequeue transactions committed", "transaction"),
+    stat("dequeueTxnRejects", "count64", _dequeuing("rejects"), "Total dequeue transactions rejected", "transaction"),
+    stat("dequeueTxnCount", "hilo32", _dequeuing("pending"), "Current pending dequeue transactions", "transaction"),
+)
+"""Statistics of Qpid M3 that the schema of later brokers lacks."""
+
 QUEUE_CLASS: Final = ManagedClass(
     QUEUE,
     properties=(
@@ -271,6 +319,8 @@ QUEUE_CLASS: Final = ManagedClass(
         prop("exclusive", "bool", "RO", lambda view: view.queue.owner is not None),
         prop("arguments", "map", "RO", of("queue.arguments"), "Arguments supplied in queue.declare"),
         prop("altExchange", "objId", "RO optional", _alternate, "", "", "Exchange"),
+        prop("storeRef", "objId", "RO optional", _stored, "Reference to persistent queue (if durable)", "",
+             "org.apache.qpid.legacystore:journal"),
     ),
     statistics=(
         stat("msgTotalEnqueues", "count64", of("totals.messages_enqueued"), "Total messages enqueued", "message"),
@@ -313,7 +363,7 @@ QUEUE_CLASS: Final = ManagedClass(
         stat("reroutes", "count64", of("totals.rerouted"), "Messages dequeued to management re-route", "message"),
         stat("consumerCount", "hilo32", of("queue.consumer_marks"), "Current consumers on queue", "consumer"),
         stat("bindingCount", "hilo32", of("queue.binding_count"), "Current bindings", "binding"),
-        stat("unackedMessages", "hilo32", level(of("queue.acquired_count")), "Deprecated", "message"),
+        stat("unackedMessages", "hilo32", _held, "Deprecated", "message"),
         stat("messageLatency", "mmaTime", always(Samples()), "Deprecated", "nanosecond"),
         stat("flowStopped", "bool", of("queue.watch.is_stopped"), "Flow control active."),
         stat("flowStoppedCount", "count32", of("queue.watch.stopped_count"),
@@ -321,6 +371,7 @@ QUEUE_CLASS: Final = ManagedClass(
         stat("redirectPeer", "sstr", _redirect_peer, "Partner queue for redirected pair"),
         stat("redirectSource", "bool", lambda view: view.queue.is_redirect_source, "This queue is the redirect source"),
         stat("creator", "sstr", of("queue.creator"), "userId of creator of the queue"),
+        *_OF_M3,
     ),
     methods=(
         method("purge", "Discard all or some messages on a queue", (
@@ -336,7 +387,7 @@ QUEUE_CLASS: Final = ManagedClass(
             arg("filter", "map", "I", "if specified, reroute only those messages matching this filter"),
         ), reroute),
     ),
-    objects=_objects, find=_find, look=_look, stored_id=_stored_id, created=_created,
+    objects=_objects, find=find_queue, look=_look, stored_id=_stored_id, created=_created,
     belongs=lambda queue: (queue.host, ""),
 )
 # fmt: on

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.management.schema import (
     BROKER,
     BROKER_NAME,
+    JOURNAL,
     QUEUE,
     ClassName,
     ManagedClass,
@@ -195,7 +196,7 @@ _JOURNAL_STATISTICS: Final = (
 )
 
 JOURNAL_CLASS: Final = ManagedClass(
-    ClassName(_LEGACY, "journal"),
+    JOURNAL,
     properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
         prop("name", "sstr", "RO index", lambda view: shown_name(view["name"])),

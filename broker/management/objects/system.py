@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qstore.broker.log.status_rules import read_rules
 from qstore.broker.management.objects.broker import started
 from qstore.broker.management.schema import (
     AGENT,
@@ -197,6 +198,16 @@ async def set_status(managed: ManagedBroker, status: StatusLog, arguments: Argum
     return {}
 
 
+async def set_status_rules(managed: ManagedBroker, status: StatusLog, arguments: Arguments, caller: Caller) -> Results:
+    """Choose the objects that the operational log is about."""
+    _check(managed, caller)
+    try:
+        status.rules = read_rules(arguments.texts("rules"))
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+    return {}
+
+
 _MAX_LINES: Final = 1000  # of the log in a reply
 _MAX_CHARACTERS: Final = 256 << 10
 
@@ -225,11 +236,16 @@ LOG_CLASS: Final = ManagedClass(
     properties=(
         BROKER_REFERENCE,
         prop("status", "bool", "RO", of("is_on"), "The operational log is on"),
+        prop("statusRules", "list", "RO", lambda each: tuple(typed_value(rule.text) for rule in each.rules),
+             "The rules for the objects that it is about"),
     ),
     methods=(
         method("setStatus", "Switch the operational log on or off until the broker stops", (
             arg("status", "bool", "I", "True to switch it on"),
         ), set_status),
+        method("setStatusRules", "Choose the objects that the operational log is about, until the broker stops", (
+            arg("rules", "list", "I", "Such as qpid.virtualhost.*.queue.orders=OFF; the last that matches counts"),
+        ), set_status_rules),
         method("recent", "The last lines of the log, which are kept in memory", (
             arg("after", "uint64", "I", "Only lines after the one with this number"),
             arg("count", "uint32", "I", "Maximum number of lines"),

@@ -147,6 +147,30 @@ async def test_large_and_binary_messages_are_shown_in_part(url: str) -> None:
         assert all(len(each["payload"]) <= 90_000 for each in found)
 
 
+async def test_a_stream_is_shown_and_browsed_from_its_beginning(url: str) -> None:
+    async with console_on(url) as client:
+        arguments = {"x-queue-type": "stream", "x-max-age": "1h"}
+        made = await client.ask("PUT", "/api/queues/%2F/log", {"durable": True, "arguments": arguments})
+        assert made.status == 201
+        for number in range(5):
+            body = {"routing_key": "log", "payload": str(number), "payload_encoding": "string", "properties": {}}
+            await client.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)
+        for _ in range(2):
+            found = await client.get("qstore/queues/%2F/log/browse?count=3")
+            assert [(each["payload"], each["headers"]["x-stream-offset"]) for each in found] == [
+                ("0", 0), ("1", 1), ("2", 2),
+            ]  # fmt: skip
+        row = await client.get("queues/%2F/log")
+        assert (row["type"], row["durable"], row["arguments"]) == ("stream", True, arguments)
+        for method, path, body in (
+            ("POST", "get", {"ackmode": "ack_requeue_true", "count": 1, "encoding": "auto"}),
+            ("DELETE", "contents", None),
+        ):
+            refused = await client.ask(method, f"/api/queues/%2F/log/{path}", body)
+            assert refused.status == 400
+            assert "not supported by stream 'log'" in str(refused.value)
+
+
 async def test_an_unknown_queue_cannot_be_browsed(url: str) -> None:
     async with console_on(url) as client:
         assert (await client.ask("GET", "/api/qstore/queues/%2F/none/browse")).status == 404
@@ -196,3 +220,12 @@ def test_the_files_need_nothing_from_elsewhere_and_parse_no_text_as_html() -> No
         assert not urls, file
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", content)
         assert file.suffix != ".html" or not re.search(r"\son\w+=|<style|style=|<script(?![^>]*src=)", content)
+
+
+def test_numbers_with_a_noun_know_the_singular() -> None:
+    """`1 message is deleted`, by `plural` of kit.js: no page puts a number in front of a plural."""
+    wrong = re.compile(
+        r"\$\{count\([^}]*\)\} (?:messages|queues|consumers|bindings are|enqueues|dequeues|connections)\b"
+    )
+    found = [match[0] for page in sorted(STATIC.glob("*.js")) for match in wrong.finditer(page.read_text())]
+    assert found == []

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qstore.store.disk import OsWritableDisk
 from qstore.store.repair.quarantine import QuarantineWriter
-from qstore.tools.web.logins import MAX_FAILURES
+from qstore.tools.web.collector import Collector
+from qstore.tools.web.logins import MAX_FAILURES, Logins
 from qstore.tools.web.server import MAX_BODY, ServerSettings
 from tests.broker.client.conftest import own_broker
 from tests.support.certificates import Certificates
@@ -280,6 +281,25 @@ def with_users(make_broker: BrokerMaker, tmp_path: Path, *options: str) -> Runni
     return make_broker("--auth", "yes", "--user-file", str(file), *options).start()
 
 
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("host/v?username=root;password=secret;ssl_trustfile=here", {}),
+        ("root/secret@host/v?ssl_trustfile=here", {}),
+        ("amqp://host/v", {"username": "root", "password": "secret", "ssl_trustfile": "here"}),
+    ],
+)
+async def test_visitors_have_the_options_of_the_console_but_not_its_user(url: str, options: dict[str, Any]) -> None:
+    async with console_on(url, **options) as client:
+        logins, collector = client.server._logins, client.server._api.collector
+        assert isinstance(logins, Logins)
+        assert isinstance(collector, Collector)
+        assert logins._url == collector.url == "tcp:host:5672"
+        assert logins._place.options.ssl_trustfile == logins._options["ssl_trustfile"] == "here"
+        assert logins._options.keys().isdisjoint({"username", "password"})
+        assert (collector._options["username"], collector._options["password"]) == ("root", "secret")
+
+
 async def test_users_are_those_of_the_broker(make_broker: BrokerMaker, tmp_path: Path) -> None:
     rules = tmp_path / "acl"
     rules.write_text(
@@ -443,8 +463,8 @@ async def metrics(client: Client, path: str) -> dict[str, list[tuple[dict[str, s
     return found
 
 
-async def sizes_of_messages(client: Client) -> dict[str, float]:
-    """The histogram of AMQP 0-9-1, once a timer has counted the messages."""
+async def sizes_of_messages(client: Client, count: int) -> dict[str, float]:
+    """The histogram of AMQP 0-9-1, once so many messages of 101 to 1,000 bytes are in it: a timer counts them."""
     name = "rabbitmq_message_size_bytes"
     while True:
         found = await metrics(client, "/metrics")
@@ -453,7 +473,7 @@ async def sizes_of_messages(client: Client) -> dict[str, float]:
             for labels, value in found.get(f"{name}_bucket", [])
             if labels["protocol"] == "amqp091"
         }
-        if buckets.get("+Inf"):
+        if buckets and buckets["1000"] - buckets["100"] >= count:
             for each in ("sum", "count"):
                 buckets[each] = next(v for labels, v in found[f"{name}_{each}"] if labels["protocol"] == "amqp091")
             return buckets
@@ -466,7 +486,7 @@ async def test_metrics_are_parsed_and_right(url: str) -> None:
         body = {
             "properties": {"delivery_mode": 2},
             "routing_key": 'm"\\1',
-            "payload": "xyz",
+            "payload": "x" * 150,  # other tests send less than 100 bytes, which may be counted before these
             "payload_encoding": "string",
         }
         for _ in range(3):
@@ -481,9 +501,10 @@ async def test_metrics_are_parsed_and_right(url: str) -> None:
         assert buckets[-1] == total["qstore_store_sync_seconds_count"][0][1]
         assert total["qstore_store_flush_bytes_sum"][0][1] >= 512
         assert total["qstore_store_sync_seconds_sum"][0][1] > 0
-        sizes = await sizes_of_messages(client)
-        assert sizes["100"] == sizes["+Inf"] == sizes["count"] >= 3
-        assert sizes["sum"] >= 9
+        sizes = await sizes_of_messages(client, 3)
+        assert sizes["1000"] == sizes["+Inf"] == sizes["count"]
+        assert sizes["1000"] - sizes["100"] == 3
+        assert 0 <= sizes["sum"] - 3 * 150 <= 100 * sizes["100"]
         each = await metrics(client, "/metrics/per-object")
         labels = {"vhost": "/", "queue": 'm"\\1'}
         assert (labels, 3.0) in each["rabbitmq_queue_messages"]

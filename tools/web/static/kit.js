@@ -32,6 +32,9 @@ const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 export const count = (value) => (value === null || value === undefined ? "–" : grouped.format(value));
 
+/** A number with its noun: `1 message`, `2 messages`; `many` where no s does it. */
+export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
+
 export function rate(value) {
   if (!value) return "0/s";
   return value < 10 ? `${value.toFixed(1)}/s` : `${grouped.format(value)}/s`;

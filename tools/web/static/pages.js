@@ -2,7 +2,7 @@
 
 import {
   argumentsText, ask, attempt, bytes, check, count, dialog, duration, facts, field, growth, h, level, link, meter, moment,
-  objectOf, part, plot, ranges, rate, s, say, table, tag, tiles, values,
+  objectOf, part, plot, plural, ranges, rate, s, say, table, tag, tiles, values,
 } from "/kit.js";
 
 const PAGE_SIZE = 50;
@@ -276,7 +276,7 @@ function journalCard(journal) {
       ["Oldest live record", journal.oldest ? `0x${journal.oldest.rid.toString(16)} in file ${journal.oldest.file} at 0x${journal.oldest.offset.toString(16)}` : "–"],
       ["Keeps the oldest file", `${HELD_BY[journal.held_by] ?? journal.held_by}${MESSAGE_STATES[journal.message_state] ?? ""}`],
     ] : []),
-    ["Written", `${count(journal.enqueues)} enqueues, ${count(journal.dequeues)} dequeues`],
+    ["Written", `${plural(journal.enqueues, "enqueue")}, ${plural(journal.dequeues, "dequeue")}`],
     ["Open transactions", count(journal.open_transactions)],
     ["Directory", journal.directory],
   ]));
@@ -378,7 +378,7 @@ function unbindButton(ctx, row) {
 const moveMessages = (ctx, own, name, messages) => dialog(`Move messages from ${name}`, [
   field("To the queue", h("input", { name: "destination", required: true, autofocus: true })),
   field("How many; 0 for all", h("input", { name: "count", type: "number", min: 0, value: 0 })),
-  h("p", { class: "quiet" }, `${count(messages)} messages are here. Each is stored there before it is removed here.`),
+  h("p", { class: "quiet" }, `${plural(messages, "message is", "messages are")} here. Each is stored there before it is removed here.`),
 ], "Move", async (given) => {
   await ask(`${own}/move`, { method: "POST", body: { destination: given.destination, count: +given.count } });
   say("The messages were moved.");
@@ -386,7 +386,7 @@ const moveMessages = (ctx, own, name, messages) => dialog(`Move messages from ${
 });
 
 const purge = (ctx, path, name, messages) => dialog(`Purge ${name}?`, [
-  h("p", {}, `${count(messages)} messages are deleted for good. Unacknowledged ones stay.`),
+  h("p", {}, `${plural(messages, "message is", "messages are")} deleted for good. Unacknowledged ones stay.`),
 ], "Delete the messages", async () => {
   await ask(`${path}/contents`, { method: "DELETE" });
   say(`${name} was purged.`);
@@ -395,7 +395,7 @@ const purge = (ctx, path, name, messages) => dialog(`Purge ${name}?`, [
 
 const removeQueue = async (path, name, row) => {
   const isDone = await dialog(`Delete ${name}?`, [
-    h("p", {}, `${count(row.messages)} messages are deleted with it, and ${count(row.consumers)} consumers are cancelled.`),
+    h("p", {}, `${plural(row.messages, "message is", "messages are")} deleted with it, and ${plural(row.consumers, "consumer is", "consumers are")} cancelled.`),
     check("Only if it is empty", h("input", { type: "checkbox", name: "empty" })),
     check("Only if it has no consumers", h("input", { type: "checkbox", name: "unused" })),
   ], "Delete the queue", (given) => ask(`${path}?if-empty=${given.empty}&if-unused=${given.unused}`, { method: "DELETE" }), { danger: true });
@@ -430,7 +430,7 @@ function exchanges(place, ctx) {
 
 const declareExchange = (ctx) => dialog("Declare an exchange", [
   field("Name", h("input", { name: "name", required: true, autofocus: true })), vhostField(),
-  field("Type", h("select", { name: "type" }, ["direct", "topic", "fanout", "headers"].map((kind) => h("option", {}, kind)))),
+  field("Type", h("select", { name: "type" }, ["direct", "topic", "fanout", "headers", "xml", "x-consistent-hash", "x-delayed-message", "x-modulus-hash", "x-random", "x-local-random", "x-recent-history"].map((kind) => h("option", {}, kind)))),
   check("Durable", h("input", { type: "checkbox", name: "durable", checked: true })),
   check("Auto-delete: it goes with its last binding", h("input", { type: "checkbox", name: "auto_delete" })),
   field("Arguments, as JSON", h("textarea", { name: "arguments", placeholder: '{"alternate-exchange": "unrouted"}' })),
@@ -480,7 +480,7 @@ function graph(bindings, isCut) {
     drawing.append(node(width - box, middle(each.index, targets.size), each, each.kind, `#/${each.kind}/${part(each.vhost, each.name)}`));
   }
   const shown = drawn.reduce((sum, [, , rows]) => sum + rows.length, 0);
-  return h("div", {}, drawing, isCut || shown < bindings.length ? h("p", { class: "quiet" }, `The first ${count(shown)} bindings are drawn; the page of an exchange lists all of its own.`) : null);
+  return h("div", {}, drawing, isCut || shown < bindings.length ? h("p", { class: "quiet" }, `The first ${plural(shown, "binding is", "bindings are")} drawn; the page of an exchange lists all of its own.`) : null);
 }
 
 function exchange(place, ctx, vhost, name) {
@@ -611,13 +611,13 @@ function connection(place, ctx, name) {
         }
       }, "danger")),
       tiles([
-        ["From client", bytes(row.recv_oct), `${count(row.messages_received)} messages`],
-        ["To client", bytes(row.send_oct), `${count(row.messages_sent)} messages`],
+        ["From client", bytes(row.recv_oct), plural(row.messages_received, "message")],
+        ["To client", bytes(row.send_oct), plural(row.messages_sent, "message")],
         ["Channels", count(row.channels)], ["Connected", duration(Math.max(0, Date.now() - row.connected_at) / 1000), moment(row.connected_at)],
       ]));
     lower.replaceChildren(
       h("div", { class: "card" }, h("h3", {}, "Client"), facts([
-        ["Virtual host", row.vhost], ["Authentication", row.auth_mechanism || "–"], ["TLS", row.ssl ? "yes" : "no"],
+        ["Virtual host", row.vhost], ["Authentication", row.auth_mechanism || "–"], ["TLS", row.ssl ? [row.ssl_protocol || "yes", row.ssl_cipher].filter(Boolean).join(", ") : "no"],
         ...Object.entries(row.client_properties).slice(0, 40).map(([key, value]) => [key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
       ])),
       h("h2", {}, "Channels"), table("Channels", channelColumns, channels, { empty: "It has no channels." }));

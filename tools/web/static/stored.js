@@ -1,6 +1,6 @@
 // The pages of a store on disk, which is only read: what a restart would deliver, what is damaged, what recovery would do.
 
-import { argumentsText, ask, attempt, bytes, check, count, dialog, facts, field, h, link, meter, part, say, table, tag, tiles } from "/kit.js";
+import { argumentsText, ask, attempt, bytes, check, count, dialog, facts, field, h, link, meter, part, plural, say, table, tag, tiles } from "/kit.js";
 
 const PAGE_SIZE = 50;
 const MAX_SHOWN = 500;
@@ -31,7 +31,7 @@ function transactionsTable(rows) {
 
 function verdict(store, damage) {
   const lost = damage.filter((each) => !each.loses_nothing).length;
-  if (!damage.length) return h("p", { class: "note fine" }, `✓ There is no damage. A restart would deliver ${count(store.outstanding)} messages.`);
+  if (!damage.length) return h("p", { class: "note fine" }, `✓ There is no damage. A restart would deliver ${plural(store.outstanding, "message")}.`);
   return h("p", { class: "note bad" }, `There is damage in ${damage.length === 1 ? "one place" : `${count(damage.length)} places`}`,
     lost ? ", and something is lost. " : ", and nothing is lost. ", link("damage", "Look at it"), ", and plan a ", link("recovery", "recovery"), ".");
 }
@@ -230,7 +230,7 @@ function recovery(place, ctx) {
       h("h2", {}, "Jobs"), table("Jobs", [
         { label: "What", cell: (row) => row.what },
         { label: "State", cell: (row) => tag(row.state, row.state === "failed" ? "bad" : row.state === "done" ? "fine" : "doubtful") },
-        { label: "Result", cell: (row) => row.error || (row.summary ? `${count(row.summary.messages ?? 0)} messages${row.summary.kind === "summary" ? `, ${count(row.summary.lost ?? 0)} lost` : ""}` : "–") },
+        { label: "Result", cell: (row) => row.error || (row.summary ? `${plural(row.summary.messages ?? 0, "message")}${row.summary.kind === "summary" ? `, ${count(row.summary.lost ?? 0)} lost` : ""}` : "–") },
       ], jobs));
   };
 }
