@@ -164,6 +164,8 @@ PRIORITIES: Final = ("x-priority", "rabbitmq:priority")
 SELECTOR: Final = "x-apache-selector"
 JMS_SELECTOR: Final = "x-filter-jms-selector"
 """The Java client's name for it, which it also sends without a selector."""
+NO_CONSUME: Final = "x-filter-no-consume"
+AUTO_CLOSE: Final = "x-filter-auto-close"
 SYNC_FREQUENCY: Final = "qpid.sync_frequency"
 """Of the routes of qpidd: after how many messages they want to be asked to accept; they accept nothing unasked."""
 MATCH: Final = "x-match"
@@ -181,6 +183,10 @@ INITIAL_VALUE: Final = "qpid.ive"
 OF_SUBSCRIPTION: Final = "qstore.subscription"
 """An argument of the queues that the broker makes for subscriptions of AMQP 1.0."""
 DELAYED_TYPE: Final = "x-delayed-type"
+HASH_HEADER: Final = "hash-header"
+HASH_PROPERTY: Final = "hash-property"
+HISTORY_LENGTH: Final = "x-recent-history-length"
+XQUERY: Final = "xquery"
 EXCLUSIVE_BINDING: Final = "qpid.exclusive-binding"
 LIFETIMES: Final = {
     "manual": False, "delete-if-unused": True, "delete-on-close": True, "delete-if-unused-and-empty": True,
@@ -189,7 +195,7 @@ LIFETIMES: Final = {
 
 DURABLE: Final = "durable"
 AUTO_DELETE: Final = "auto-delete"
-_DIRECT, _HEADERS = "direct", "headers"
+_DIRECT, _HEADERS, _XML = "direct", "headers", "xml"
 
 _MAX_DIGITS: Final = 20
 _U32: Final = (1 << 32) - 1
@@ -246,14 +252,10 @@ _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 _NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
-_NO_STREAM: Final = "what was consumed is removed, and not read again from an offset; use 'classic' or 'quorum'"
 _ONE_NODE: Final = "there is one node, and so one copy of the queue"
 _PLACEMENT: Final = "the placement of a queue does not change its behaviour"
-_NO_SELECTOR_HERE: Final = (
-    "bindings have no selectors, and messages that do not match it would be delivered; declare the queue with "
-    "qpid.filter"
-)
-_ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that do not match it would be delivered"
+_FILTER_OF_QUEUE: Final = "it is an argument of queues; a binding has x-filter-jms-selector"
+_BROWSING: Final = "it browses: messages that it gets stay on the queue"
 _FILTER: Final = "AMQP 1.0 has the filter selector-filter, and messages that do not match would be delivered"
 
 TABLE: Final = (
@@ -281,7 +283,16 @@ TABLE: Final = (
     _does(_QUEUE, "qpid.alert_size_down", "bytes at which the alert ends", _U64),
     _does(_QUEUE, "qpid.alert_repeat_gap", "seconds between two alerts", _U64),
     _does(_QUEUE, "x-qpid-minimum-alert-repeat-gap", "another name for qpid.alert_repeat_gap", _U64),
-    _ignored(_QUEUE, "x-qpid-maximum-message-age", "the age of messages raises no alerts"),
+    _does(_QUEUE, "qpid.alert_message_size", "bytes of a message above which an alert is raised", _U64),
+    _does(_QUEUE, "qpid.alert_message_age", "milliseconds of the oldest message, likewise", MAX_MILLISECONDS),
+    _does(_QUEUE, "x-qpid-maximum-message-age", "another name for qpid.alert_message_age", MAX_MILLISECONDS),
+    # Consumers.
+    _does(_QUEUE, "qpid.max_consumers", "the most consumers; 0 for no limit", _U32),
+    _does(_QUEUE, "qpid.slow_consumer_policy", "disconnect, delete or cycle, if there is too much for the consumers"),
+    _does(_QUEUE, "qpid.slow_consumer_count", "messages that are too much", _U64),
+    _does(_QUEUE, "qpid.slow_consumer_size", "bytes that are too much", _U64),
+    _does(_QUEUE, "qpid.slow_consumer_age", "milliseconds of the oldest message that are too much", MAX_MILLISECONDS),
+    _does(_QUEUE, "qpid.slow_consumer_delete_durable", "with the policy delete, durable queues are deleted, too"),
     # The order of messages.
     _does(_QUEUE, "qpid.priorities", "priority levels, at most 10; 0 and 1 for none", _U32),
     _ignored(_QUEUE, "qpid.priorities", _TEN_LEVELS, _above_ten),
@@ -311,6 +322,7 @@ TABLE: Final = (
     _does(_QUEUE, "x-message-ttl", "milliseconds that a message may be on the queue", MAX_MILLISECONDS),
     _does(_QUEUE, "x-dead-letter-exchange", "where messages go that are rejected, expire or are displaced"),
     _does(_QUEUE, "x-dead-letter-routing-key", "their new routing key"),
+    _does(_QUEUE, "x-dead-letter-strategy", "at-least-once: each stays on its quorum queue until another queue has it"),
     _does(_QUEUE, "x-single-active-consumer", "one consumer at a time gets messages"),
     _refused(_QUEUE, ALTERNATE, "use x-dead-letter-exchange, or the field alternate-exchange of AMQP 0-10"),
     _refused(_QUEUE, "x-qpid-dlq-enabled", "name a dead-letter exchange with x-dead-letter-exchange"),
@@ -320,8 +332,13 @@ TABLE: Final = (
     ),
     _does(_QUEUE, "x-delivery-limit", "how often a message of a quorum queue may return"),
     _refused(_QUEUE, "x-message-deduplication", "duplicates are not removed"),
-    _refused(_QUEUE, "x-dead-letter-strategy", "a dead letter leaves its queue once it is on the disk elsewhere"),
-    _refused(_QUEUE, "x-max-age", "there are no streams; x-message-ttl limits the time of messages on a queue"),
+    _does(_QUEUE, "x-max-age", "how long a stream keeps messages: a number with a unit, Y, M, D, h, m or s"),
+    _does(_QUEUE, "x-stream-max-segment-size-bytes", "the largest segment of a stream; whole ones are dropped"),
+    _does(_QUEUE, "x-stream-keep-unread", "how long a stream keeps messages for the name of a consumer that is gone"),
+    _ignored(_QUEUE, "x-stream-filter-size-bytes", "filters look at each message, and not at a Bloom filter", _always),
+    _ignored(_QUEUE, "x-initial-cluster-size", _ONE_NODE, _always),
+    _ignored(_QUEUE, "x-initial-group-size", _ONE_NODE, _always),  # so clients of RabbitMQ name this one and the next
+    _ignored(_QUEUE, "x-deliver-limit", "the argument's name is x-delivery-limit", _always),
     _refused(_QUEUE, "qpid.ensure_nondestructive_consumers", "qpid.browse-only makes all consumers browsers"),
     _refused(_QUEUE, "qpid.default_filters", "use qpid.filter to drop messages, or x-apache-selector in subscriptions"),
     _refused(_QUEUE, "qpid.message_durability", "a durable queue stores persistent messages, and no others"),
@@ -357,9 +374,8 @@ TABLE: Final = (
     _does(_QUEUE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
     _ignored(_QUEUE, "x-ha-policy-params", _NO_MIRROR),
-    _does(_QUEUE, QUEUE_TYPE, "classic, or quorum: durable, counts how often messages return, and has no replicas"),
-    _refused(_QUEUE, QUEUE_TYPE, _NO_STREAM, lambda value: value == "stream"),
-    _refused(_QUEUE, QUEUE_TYPE, "it is 'classic' or 'quorum'", _none_of("classic", "quorum", "stream")),
+    _does(_QUEUE, QUEUE_TYPE, "classic; quorum, which counts how often messages return; or stream, which keeps them"),
+    _refused(_QUEUE, QUEUE_TYPE, "it is 'classic', 'quorum' or 'stream'", _none_of("classic", "quorum", "stream")),
     _ignored(_QUEUE, "x-quorum-initial-group-size", _ONE_NODE, _always),
     _ignored(_QUEUE, "x-quorum-target-group-size", _ONE_NODE, _always),
     _ignored(_QUEUE, "x-max-in-memory-length", "messages leave memory by themselves", _always),
@@ -379,14 +395,18 @@ TABLE: Final = (
     _does(_EXCHANGE, ALTERNATE, "where messages go that match no queue"),
     _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
     _does(_EXCHANGE, DELAYED_TYPE, "how an exchange of type x-delayed-message routes: direct, fanout, headers, topic"),
+    _does(_EXCHANGE, HASH_HEADER, "the header by which an exchange of type x-consistent-hash divides messages"),
+    _does(_EXCHANGE, HASH_PROPERTY, "likewise, the property: correlation_id, message_id or timestamp"),
+    _does(_EXCHANGE, HISTORY_LENGTH, "how many messages an exchange of type x-recent-history keeps, at most 500"),
     _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a restart"),
     _does(_EXCHANGE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     # Bindings.
     _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
     _does(_BINDING, MATCH, "all or any", where=_HEADERS),
-    _refused(_BINDING, SELECTOR, _NO_SELECTOR_HERE, _is_selector),
-    _refused(_BINDING, JMS_SELECTOR, _NO_SELECTOR_HERE, _is_selector),
-    _refused(_BINDING, "qpid.filter", _NO_SELECTOR_HERE, _is_selector),
+    _does(_BINDING, XQUERY, "the query that decides which messages match", where=_XML),
+    _does(_BINDING, JMS_SELECTOR, "selects the messages for which it counts"),
+    _does(_BINDING, SELECTOR, "another name for x-filter-jms-selector"),
+    _refused(_BINDING, "qpid.filter", _FILTER_OF_QUEUE, _is_selector),
     _does(_BINDING, BOUND_FROM, "the brokers whose federated exchanges ask for the messages"),
     _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U, R, M or S"),
     _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
@@ -395,14 +415,22 @@ TABLE: Final = (
     _does(_SUBSCRIPTION, PRIORITIES[0], "consumers of higher priority get messages first"),
     _does(_SUBSCRIPTION, PRIORITIES[1], "another name for x-priority, of clients of AMQP 1.0"),
     _does(_SUBSCRIPTION, SELECTOR, "selects the messages that it gets", protocol=AMQP_0_10),
-    _refused(_SUBSCRIPTION, SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _does(_SUBSCRIPTION, SELECTOR, "likewise", protocol=AMQP_0_9_1),
     _refused(_SUBSCRIPTION, SELECTOR, _FILTER, _is_selector, protocol=AMQP_1_0),
     _does(_SUBSCRIPTION, JMS_SELECTOR, "another name for x-apache-selector", protocol=AMQP_0_10),
-    _refused(_SUBSCRIPTION, JMS_SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _does(_SUBSCRIPTION, JMS_SELECTOR, "likewise", protocol=AMQP_0_9_1),
     _refused(_SUBSCRIPTION, JMS_SELECTOR, _FILTER, _is_selector, protocol=AMQP_1_0),
-    _refused(_SUBSCRIPTION, "x-filter-no-consume", "AMQP 0-10 has the acquire mode not-acquired for browsing"),
-    _refused(_SUBSCRIPTION, "x-filter-auto-close", "a subscription does not end when its queue is empty"),
-    _refused(_SUBSCRIPTION, "x-stream-offset", "there are no streams", _always),
+    _does(_SUBSCRIPTION, NO_CONSUME, _BROWSING, protocol=AMQP_0_9_1),
+    _does(_SUBSCRIPTION, NO_CONSUME, _BROWSING, protocol=AMQP_0_10),
+    _refused(_SUBSCRIPTION, NO_CONSUME, "AMQP 1.0 has the distribution mode copy for browsing", protocol=AMQP_1_0),
+    _does(_SUBSCRIPTION, AUTO_CLOSE, "it ends when there is nothing for it on the queue", protocol=AMQP_0_9_1),
+    _refused(_SUBSCRIPTION, AUTO_CLOSE, "AMQP 0-10 has message.flush to learn of that", protocol=AMQP_0_10),
+    _refused(_SUBSCRIPTION, AUTO_CLOSE, "AMQP 1.0 has the field drain to learn of that", protocol=AMQP_1_0),
+    _does(_SUBSCRIPTION, "x-stream-offset", "where a consumer of a stream begins"),
+    _does(_SUBSCRIPTION, "x-stream-filter", "the filter values of the messages that a consumer of a stream gets"),
+    _does(_SUBSCRIPTION, "x-stream-match-unfiltered", "has it get messages without a filter value, too"),
+    _does(_SUBSCRIPTION, "x-stream-consumer-name", "the name under which its offset is kept"),
+    _does(_SUBSCRIPTION, "x-stream-automatic-offset-tracking", "takes its tag as that name"),
     _refused(_SUBSCRIPTION, "x-credit", "AMQP 0-10 has credit; AMQP 0-9-1 has basic.qos", _always),
     _refused(_SUBSCRIPTION, "qpid.ha-replicating-subscription", _NO_COPY, _always),
     _ignored(_SUBSCRIPTION, "x-cancel-on-ha-failover", "there is no failover to another broker"),
@@ -471,6 +499,7 @@ _WHERE: Final = {
     AUTO_DELETE: "for auto-delete queues",
     _DIRECT: "for bindings to a direct exchange",
     _HEADERS: "for bindings to a headers exchange",
+    _XML: "for bindings to an XML exchange",
 }
 
 

@@ -146,16 +146,31 @@ class AllowAll:
 ALLOW_ALL: Final = AllowAll()
 
 
+class Firewall(Protocol):
+    """Decides from which hosts clients may connect (`security/firewall`)."""
+
+    def admits(self, host: str, name: str, vhost: str) -> bool:
+        """Whether a client may open a virtual host; `name` is empty if that of its host is not known."""
+
+    def admits_somewhere(self, host: str, name: str) -> bool:
+        """Whether there is a virtual host that a client may open."""
+
+    def needs_name(self, host: str) -> bool:
+        """Whether the name of its host may decide."""
+
+
 class Authorization:
     """Checks operations of one broker against its authorizer.
 
     Attributes:
         authorizer: makes the decision.
+        firewall: decides from which hosts clients may connect; None for all.
         changed: called when the authorizer's rules have changed.
     """
 
     def __init__(self, authorizer: Authorizer = ALLOW_ALL) -> None:
         self.authorizer = authorizer
+        self.firewall: Firewall | None = None
         self.changed: Callable[[], None] = lambda: None
 
     @property

@@ -27,12 +27,15 @@ from qstore.broker.model.policies import Policies
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
 from qstore.broker.model.queues.expiry import Expiries, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
+from qstore.broker.model.queues.patrol import Patrol
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery
+from qstore.broker.model.replication.events import CopySeal
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import ReportProgress, Store
+from qstore.broker.model.streams import Streams
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.changes import TopologyStorage
 from qstore.broker.model.transactions.distributed import DistributedTransactions
@@ -76,9 +79,11 @@ class Broker:
         federation_tag: its name in a federation; empty until the server has set it.
         known_hosts: a URL with the addresses that are announced to clients; empty for none.
         authorization: checks operations.
+        copy_seal: makes and reads the header of copies of replicated messages.
         configuration: policies, permissions, parameters and other records that are set while the broker runs.
         parameters: what components are configured with while the broker runs.
         policies: what operators set for queues and exchanges by the patterns of their names.
+        streams: the queues that are streams.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
         last_candidate: the last message for which a consumer's selector was evaluated.
@@ -95,7 +100,7 @@ class Broker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.store, self.clock, self.monotonic = settings, store, clock, monotonic
-        self._call_later = call_later
+        self.call_later = call_later
         self.authorization = Authorization()
         self.configuration = Configuration(store)
         self.parameters = Parameters(self.configuration)
@@ -130,18 +135,22 @@ class Broker:
         self.federation_tag = settings.federation_tag or ""
         self.known_hosts = settings.known_hosts
         self.arguments = ArgumentCheck()
+        self.copy_seal = CopySeal(self.configuration)
         self.hosts: dict[str, VirtualHost] = {}
         self.policies = Policies(self.configuration, self.hosts, self.queue_factory)
         self.self_destruct: Callable[[VirtualHost, str], None] = lambda _host, _queue: None
         self.default_host = self.hosts[DEFAULT_HOST] = self._make_host(DEFAULT_HOST)
         self.virtual_hosts = VirtualHosts(self.configuration, self.hosts, self._make_host)
         self.virtual_hosts.forgotten += [self.policies.forget, self.parameters.forget]
+        self.streams = Streams(self.configuration, clock, monotonic)
+        self.queue_factory.stream_made, self.queue_factory.forget_stream = self.streams.made, self.streams.forget
         if store is not None:
             store.on_refusal(lambda journal, is_full: call_soon(partial(self._journal_refuses, journal, is_full)))
         self._connections = 0
 
     def _new_queue_factory(self) -> QueueFactory:
         settings = self.settings
+        self.patrol = Patrol(self.events.emit, self.monotonic)
         watches = self._watches = WatchFactory(
             self.router.stops,
             FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
@@ -159,6 +168,7 @@ class Broker:
             settings.queue_memory_bytes,
         )
         factory.divert, factory.expiries = self.router.divert, self.expiries
+        factory.patrol, factory.default_policy = self.patrol, settings.default_queue_policy
         factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
@@ -176,9 +186,10 @@ class Broker:
             quotas=self.quotas,
             events=self.events,
             arguments=self.arguments,
+            seal=self.copy_seal,
             clock=self.clock,
             monotonic=self.monotonic,
-            call_later=self._call_later,
+            call_later=self.call_later,
         )
         host.self_destruct = lambda queue: self.self_destruct(host, queue)
         return host
@@ -212,6 +223,7 @@ class Broker:
         """Wait until no change of the topology or the configuration is pending. Called before the store is closed."""
         for host in list(self.hosts.values()):
             await host.topology.finish()
+        await self.streams.finish()
         await self.configuration.finish()
 
     # ---- messages ----
@@ -286,10 +298,11 @@ class Broker:
         return removed
 
     def stop_timers(self) -> None:
-        """Let no message expire, or become due, any more: the broker shuts down."""
+        """Let no message expire, become due or be tried again any more: the broker shuts down."""
         self.expiries.stop()
         for host in self.hosts.values():
             host.schedule.stop()
+            host.dead_letters.stop()
 
     def recover(self, restore: RestoreMessage, progress: ReportProgress | None = None) -> None:
         """Load exchanges, queues, bindings and messages from the store.
@@ -314,6 +327,7 @@ class Broker:
                 progress,
             )
             recovery.run()
+            self.streams.recovered(lambda host, name: self.hosts[host].queues.get(name) if host in self.hosts else None)
             self.policies.exchanges_recovered()
             self.tick.schedule()  # messages may have expired meanwhile
             for host in self.hosts.values():

@@ -36,14 +36,19 @@ class Publisher:
 
     Attributes:
         user, remote_host, vhost: as in `Caller`; the user is empty before authentication.
+        host_name: the name of the client's host, if the firewall has looked it up; else empty.
+        is_closed: whether the connection is closed: what ends with it must not begin any more.
+        is_console: whether it has sent a request to management.
+        is_internal: whether the broker is its own client (`network/direct`).
         number: as above.
     """
 
-    __slots__ = ("number", "remote_host", "user", "vhost")
+    __slots__ = ("host_name", "is_closed", "is_console", "is_internal", "number", "remote_host", "user", "vhost")
 
     def __init__(self, remote_host: str, number: int = 0) -> None:
         self.user, self.remote_host, self.number = "", remote_host, number
         self.vhost = DEFAULT_HOST
+        self.host_name, self.is_internal, self.is_console, self.is_closed = "", False, False, False
 
     @property
     def actor(self) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qstore.formats.kernels import count_bodies
 
 if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
     from qstore.formats.kernels.bodies import Bodies
 
 MESSAGE_SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
@@ -167,6 +168,7 @@ class QueueCounters:
             rejected, purged, discarded, replaced, rerouted: as in `QueueTotals`.
         internal_acquires: messages acquired by the broker itself, in order to remove them.
         withdrawn: messages removed without being acquired, because their transaction failed.
+        enqueuing, dequeuing: the transactions that enqueue and dequeue messages; None before the first.
     """
 
     __slots__ = (
@@ -174,7 +176,9 @@ class QueueCounters:
         "atypical_dequeued_bytes",
         "atypical_enqueued",
         "atypical_enqueued_bytes",
+        "dequeuing",
         "discarded",
+        "enqueuing",
         "expired",
         "internal_acquires",
         "purged",
@@ -196,6 +200,8 @@ class QueueCounters:
         self.txn_messages_dequeued = self.txn_bytes_dequeued = 0
         self.internal_acquires = self.releases = self.withdrawn = 0
         self.expired = self.rejected = self.purged = self.discarded = self.replaced = self.rerouted = 0
+        self.enqueuing: TransactionCounts | None = None
+        self.dequeuing: TransactionCounts | None = None
 
     def atypical_enqueue(self, size: int, count: int = 1) -> None:
         """Count the enqueue of atypical messages of `size` bytes each."""
@@ -216,6 +222,18 @@ class QueueCounters:
         """Count a message of `size` bytes dequeued by a committed transaction."""
         self.txn_messages_dequeued += 1
         self.txn_bytes_dequeued += size
+
+    def enqueue_begun(self) -> None:
+        """Count a transaction that enqueues its first message."""
+        if self.enqueuing is None:
+            self.enqueuing = TransactionCounts()
+        self.enqueuing.begun()
+
+    def dequeue_begun(self) -> None:
+        """Count a transaction that dequeues its first message."""
+        if self.dequeuing is None:
+            self.dequeuing = TransactionCounts()
+        self.dequeuing.begun()
 
     def totals(
         self, enqueued: tuple[int, int], dequeued: tuple[int, int], acquired: int, refused: int, *, is_durable: bool
@@ -255,6 +273,10 @@ class QueueCounters:
 class Watermark:
     """A number with its low and high water marks.
 
+    Args:
+        value: the number.
+        low, high: the marks so far; None for the number.
+
     Attributes:
         value: the number.
         low, high: its lowest and highest value since the interval began.
@@ -262,8 +284,10 @@ class Watermark:
 
     __slots__ = ("high", "low", "value")
 
-    def __init__(self, value: int = 0) -> None:
-        self.value = self.low = self.high = value
+    def __init__(self, value: int = 0, low: int | None = None, high: int | None = None) -> None:
+        self.value = value
+        self.low = value if low is None else min(low, value)
+        self.high = value if high is None else max(high, value)
 
     def __repr__(self) -> str:
         return f"<{self.value}, {self.low} to {self.high}>"
@@ -283,3 +307,77 @@ class Watermark:
     def begin_interval(self) -> None:
         """Reset the marks to the current value."""
         self.low = self.high = self.value
+
+
+class TransactionCounts:
+    """The transactions that enqueue messages on one queue, or dequeue them, local and distributed ones.
+
+    Attributes:
+        starts: those that have published to the queue, or accepted a message of it, so far.
+        commits, rejects: those of them that were committed, and that were rolled back or have failed.
+        pending: the others, among them branches that are prepared.
+    """
+
+    __slots__ = ("commits", "pending", "rejects", "starts")
+
+    def __init__(self) -> None:
+        self.starts = self.commits = self.rejects = 0
+        self.pending = Watermark()
+
+    def begun(self) -> None:
+        """Count another one."""
+        self.starts += 1
+        self.pending.change(1)
+
+    def ended(self, *, is_committed: bool) -> None:
+        """Count the end of one."""
+        if is_committed:
+            self.commits += 1
+        else:
+            self.rejects += 1
+        self.pending.change(-1)
+
+
+class QueueMarks:
+    """The high and low water marks of a queue: its messages, their bytes, and the messages that consumers hold.
+
+    They are noted when the queue is dispatched, once for everything that a tick has brought, not for each message: what
+    has left the queue since the last time has left before the rest arrived, unless messages displace others.
+
+    Attributes:
+        low, high, bytes_low, bytes_high, held_low, held_high: the marks, as far as they were noted. The queue itself
+            notes `held_high`, after its dispatch.
+    """
+
+    __slots__ = (
+        "_bytes_enqueued", "_enqueued", "bytes_high", "bytes_low", "held_high", "held_low", "high", "low",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.low = self.high = self.bytes_low = self.bytes_high = self.held_low = self.held_high = 0
+        self._enqueued = self._bytes_enqueued = 0
+
+    def arrived(self, queue: Queue) -> None:
+        """Note the queue before it is dispatched."""
+        enqueued, size = queue.messages_enqueued, queue.bytes_enqueued
+        dequeued, size_out = queue.messages_dequeued, queue.bytes_dequeued
+        if enqueued - dequeued > self.high:
+            self.high = enqueued - dequeued
+        if size - size_out > self.bytes_high:
+            self.bytes_high = size - size_out
+        before, size_before = (enqueued, size) if queue.displacements else (self._enqueued, self._bytes_enqueued)
+        if before - dequeued < self.low:
+            self.low = max(0, before - dequeued)
+        if size_before - size_out < self.bytes_low:
+            self.bytes_low = max(0, size_before - size_out)
+        self._enqueued, self._bytes_enqueued = enqueued, size
+        held = queue.acquired_count
+        if held < self.held_low:
+            self.held_low = held
+
+    def begin_interval(self, queue: Queue) -> None:
+        """Reset the marks to what is on the queue now."""
+        self.low = self.high = queue.message_count
+        self.bytes_low = self.bytes_high = queue.message_bytes
+        self.held_low = self.held_high = queue.acquired_count
+        self._enqueued, self._bytes_enqueued = queue.messages_enqueued, queue.bytes_enqueued

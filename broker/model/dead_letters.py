@@ -2,6 +2,7 @@
 
     x-dead-letter-exchange       the exchange, looked up when a message dies; if it is missing, the message is dropped
     x-dead-letter-routing-key    the routing key that the message gets; by default it keeps its own
+    x-dead-letter-strategy       at-most-once, or at-least-once: see below
 
 The message is addressed to that exchange, no longer expires, and its headers describe its death. It is moved as to an
 alternate exchange (`router`): it leaves its queue when it is on the disk at its destination. A crash in between leaves
@@ -13,6 +14,10 @@ its alternate exchange gets its messages only when the queue is deleted.
                      stays, and its consumer gets the error
     a failed disk    the message stays on its queue, and is available after a restart
 
+With the strategy at-least-once, for quorum queues that refuse publishers when they are full, a message that would be
+dropped stays on its queue, acquired: there is no such exchange, no queue or only a cycle, no room, or too long a
+header. It is tried again every `RETRY_SECONDS`, and is available after a restart. Its consumer gets no error.
+
 The headers of a death:
 
     x-death              a list of maps, the latest death first; deaths on the same queue for the same reason are one
@@ -21,6 +26,7 @@ The headers of a death:
         reason           rejected, expired, maxlen or delivery_limit
         queue            the queue where it died
         time             when it died first, in seconds since 1970
+        last-time        when it died last; absent if that is `time`. RabbitMQ has it only in AMQP 1.0
         exchange         the exchange that it was published to
         routing-keys     the routing key, in a list, and those of its header CC
         original-expiration    its own time to live in milliseconds, as text; only if it had one
@@ -33,15 +39,16 @@ that no longer matter for cycles, then, for a rejected message, completely.
 
 A message is in an automatic cycle if it would reach a queue where it has died before, without a rejection since.
 
-Source: RabbitMQ, "Dead Letter Exchanges".
+Source: RabbitMQ, "Dead Letter Exchanges"; "Quorum Queues" (at-least-once dead lettering).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import (
@@ -49,6 +56,7 @@ from qstore.broker.model.errors import (
     InternalError,
     InvalidArgumentError,
     ModelError,
+    NotFoundError,
     QueueOverflowError,
     ResourceLimitExceededError,
 )
@@ -70,6 +78,13 @@ _LOG: Final = log_of("Model")
 _LOGGED_EVERY: Final = 60.0  # seconds
 
 X_DEATH: Final = "x-death"
+LAST_TIME: Final = "last-time"
+TTL: Final = "original-expiration"
+NAMED: Final = tuple(
+    f"x-{which}-death-{name}" for which in ("first", "last") for name in ("reason", "queue", "exchange")
+)
+"""The headers of the first and the latest death."""
+
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
@@ -87,6 +102,12 @@ PLAIN_HEADER: Final = 1024
 MAX_REFUSALS: Final = 32
 """Maximum number of full queues that refuse a dead message one after the other; each makes its headers longer."""
 
+RETRY_SECONDS: Final = 10.0
+"""How often messages that must not be dropped are tried again."""
+
+MAX_RETRIED: Final = 100
+"""Of these in one turn, roughly."""
+
 Done = Callable[[Exception | None], None]
 Put = Callable[[Message, Alternate], None]
 
@@ -100,6 +121,7 @@ class DeadLetters:
         tick: the broker's.
         clock: seconds since 1970.
         monotonic: seconds of a monotonic clock.
+        call_later: schedules a function after a delay in seconds; None: nothing is tried again by itself.
 
     Attributes:
         monotonic: as above.
@@ -112,13 +134,20 @@ class DeadLetters:
         tick: Tick,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any] | None,
     ) -> None:
         self._exchanges, self._router, self._tick = exchanges, router, tick
-        self.now, self.monotonic = clock, monotonic
+        self.now, self.monotonic, self._call_later = clock, monotonic, call_later
+        self._kept: deque[tuple[Queue, Entry, str]] = deque()  # messages to try again, and the reasons of their deaths
+        self._is_waiting = False  # for the timer
 
-    def to(self, exchange: str, routing_key: str | None) -> QueueDeadLetter:
+    def to(self, exchange: str, routing_key: str | None, *, is_at_least_once: bool) -> QueueDeadLetter:
         """The mover of a queue's dead messages; `routing_key` None for the message's own key."""
-        return QueueDeadLetter(self, exchange, routing_key)
+        return QueueDeadLetter(self, exchange, routing_key, is_at_least_once=is_at_least_once)
+
+    def stop(self) -> None:
+        """Try nothing again: the broker shuts down."""
+        self._call_later = None
 
     def steps_of(self, exchange: str) -> int:
         """Steps taken so far to route messages in an exchange; 0 if there is no such exchange."""
@@ -137,14 +166,67 @@ class DeadLetters:
 
         Raises:
             InvalidArgumentError: its header has no room for those of its death.
+            NotFoundError: it must not be dropped, and there is no such exchange, or no queue for it.
             ModelError: see `Router.publish`; it is then still acquired.
         """
         if entry.state != ACQUIRED:  # being moved, or gone
             self._router.move(queue, entry, self._exchanges[""], done)
             return
         put = partial(self._move_to, queue, entry, done, MAX_REFUSALS)
-        if not self._send(entry.message.whole(), queue, reason, to, put):
+        if not self._send(entry.message.whole(), queue, reason, to, put, is_kept=to.is_at_least_once):
+            if to.is_at_least_once:
+                raise NotFoundError(f'exchange "{to.exchange}" does not exist')
             self.leave(queue, entry, done)
+
+    def move_at_least_once(self, queue: Queue, entry: Entry, reason: str, to: QueueDeadLetter, done: Done) -> None:
+        """As `move`, but a message that cannot be moved stays acquired and is tried again; `done` is called at once."""
+        try:
+            self.move(queue, entry, reason, to, partial(self._moved, queue, entry, reason, to, done))
+        except (ModelError, MemoryError) as error:
+            self._keep(queue, entry, reason, to, error.with_traceback(None))
+            done(None)
+
+    def _moved(
+        self, queue: Queue, entry: Entry, reason: str, to: QueueDeadLetter, done: Done, error: Exception | None
+    ) -> None:
+        if error is not None and entry.state == ACQUIRED and not queue.is_deleted:
+            self._keep(queue, entry, reason, to, error)
+            error = None
+        done(error)
+
+    def _keep(self, queue: Queue, entry: Entry, reason: str, to: QueueDeadLetter, error: Exception) -> None:
+        self._kept.append((queue, entry, reason))
+        to.log_kept(queue, error)
+        self._start_timer()
+
+    def _start_timer(self) -> None:
+        if self._kept and not self._is_waiting and self._call_later is not None:
+            self._is_waiting = True
+            self._call_later(RETRY_SECONDS, self._ring)
+
+    def _ring(self) -> None:
+        self._is_waiting = False
+        if self._call_later is not None and not self._tick.turns.has(self):
+            self._tick.turns.do(self, self._try_again(len(self._kept)))
+
+    def _try_again(self, count: int) -> Iterator[None]:
+        left = MAX_RETRIED
+        for _ in range(count):
+            queue, entry, reason = self._kept.popleft()
+            to = queue.dead_letter
+            left -= 1
+            if not queue.is_deleted and entry.state == ACQUIRED:
+                if to is not None:
+                    left -= to.try_again(queue, entry, reason)
+                else:  # meanwhile, by a policy
+                    with contextlib.suppress(InternalError):
+                        self.leave(queue, entry, _ignore)
+            if left <= 0:
+                self._tick.schedule()
+                yield
+                left = MAX_RETRIED
+        self._tick.schedule()
+        self._start_timer()
 
     def leave(self, queue: Queue, entry: Entry, done: Done) -> None:
         """Dequeue a dead message without moving it."""
@@ -164,11 +246,14 @@ class DeadLetters:
     ) -> None:
         """If a full queue has refused it in a later turn (`router.Fanout`), send it on as `_send` does."""
         if isinstance(error, QueueOverflowError) and error.is_dead and entry.state == ACQUIRED and not queue.is_deleted:
-            to = error.queue.dead_letter
+            own, to = queue.dead_letter, error.queue.dead_letter
+            is_kept = own is not None and own.is_at_least_once
             if isinstance(to, QueueDeadLetter):
                 try:
                     put = partial(self._move_to, queue, entry, done, most - 1)
-                    if not self._send(dead, error.queue, MAXLEN, to, put):
+                    if not self._send(dead, error.queue, MAXLEN, to, put, is_kept=is_kept):
+                        if is_kept:
+                            raise NotFoundError(f'exchange "{to.exchange}" does not exist')
                         self.leave(queue, entry, done)
                 except (ModelError, MemoryError) as failure:
                     error = failure.with_traceback(None)
@@ -182,14 +267,16 @@ class DeadLetters:
         Raises:
             ModelError, MemoryError: it is on no queue.
         """
-        self._send(message, queue, MAXLEN, to, self._put)
+        self._send(message, queue, MAXLEN, to, self._put, is_kept=False)
 
     def _put(self, dead: Message, destination: Alternate) -> None:
         route = self._router.route(dead, destination)
         self._router.put(dead, route.queues)
         self._router.count(dead, route)
 
-    def _send(self, message: Message, queue: Queue, reason: str, to: QueueDeadLetter, put: Put) -> bool:
+    def _send(
+        self, message: Message, queue: Queue, reason: str, to: QueueDeadLetter, put: Put, *, is_kept: bool
+    ) -> bool:
         """Put a dead message on the queues of its destination; a full queue declared so sends it on as a further death.
 
         Args:
@@ -198,11 +285,13 @@ class DeadLetters:
             reason: the reason for its death.
             to: its destination.
             put: puts it on the queues of an exchange, or raises an error.
+            is_kept: whether it must not be dropped.
 
         Returns:
             False if there is no such exchange.
 
         Raises:
+            NotFoundError: it must not be dropped, and there is no queue for it.
             ModelError, MemoryError: it is on no queue.
         """
         for _ in range(MAX_REFUSALS):
@@ -211,8 +300,9 @@ class DeadLetters:
                 return False
             message, deaths = self._died(message, queue, reason, exchange, to)
             destination: Alternate = exchange
-            if reason != REJECTED:
-                destination = _WithoutCycles(self._router, exchange, deaths, to)
+            if reason != REJECTED or is_kept:
+                deaths = [] if reason == REJECTED else deaths
+                destination = _WithoutCycles(self._router, exchange, deaths, to, is_kept=is_kept)
             try:
                 put(message, destination)
             except QueueOverflowError as error:
@@ -280,18 +370,20 @@ class QueueDeadLetter:
     Attributes:
         exchange: name of the exchange.
         routing_key: their new key; None to keep their own.
+        is_at_least_once: whether each of them stays on its queue until another one has it.
         header_steps: what it has cost so far to make long headers, as steps of an exchange.
         last_case, last_dead, last_deaths: a cache: the case for which headers were made last, a message with them, and
             the entries of its x-death.
     """
 
     __slots__ = (
-        "_dropped", "_has_warned", "_letters", "_logged_at", "exchange", "header_steps", "last_case", "last_dead",
-        "last_deaths", "routing_key",
+        "_dropped", "_has_warned", "_letters", "_logged_at", "exchange", "header_steps", "is_at_least_once",
+        "last_case", "last_dead", "last_deaths", "routing_key",
     )  # fmt: skip
 
-    def __init__(self, letters: DeadLetters, exchange: str, routing_key: str | None) -> None:
+    def __init__(self, letters: DeadLetters, exchange: str, routing_key: str | None, *, is_at_least_once: bool) -> None:
         self._letters, self.exchange, self.routing_key = letters, exchange, routing_key
+        self.is_at_least_once = is_at_least_once
         self._has_warned, self._dropped, self._logged_at = False, 0, -_LOGGED_EVERY
         self.header_steps = 0
         self.last_case: Hashable = None
@@ -314,6 +406,9 @@ class QueueDeadLetter:
         Raises:
             ModelError: it cannot be moved, and is still acquired.
         """
+        if self.is_at_least_once:
+            self._letters.move_at_least_once(queue, entry, REJECTED, self, done)
+            return
         try:
             self._letters.move(queue, entry, REJECTED, self, partial(self._rejected, queue, entry, done))
         except (QueueOverflowError, InvalidArgumentError) as error:
@@ -344,6 +439,8 @@ class QueueDeadLetter:
         Raises:
             InternalError: it stays acquired, because a journal cannot be written.
         """
+        if self.is_at_least_once:
+            return self.try_again(queue, entry, EXPIRED)
         before = self.steps
         try:
             self._letters.move(queue, entry, EXPIRED, self, partial(self._moved, queue, entry))
@@ -352,12 +449,21 @@ class QueueDeadLetter:
             self._was_dropped(queue, error)
         return 1 + (self.steps - before) // STEPS_PER_MESSAGE
 
+    def try_again(self, queue: Queue, entry: Entry, reason: str) -> int:
+        """Move a message at least once. Returns the cost, as `expire`."""
+        before = self.steps
+        self._letters.move_at_least_once(queue, entry, reason, self, _ignore)
+        return 1 + (self.steps - before) // STEPS_PER_MESSAGE
+
     def exceed(self, queue: Queue, entry: Entry) -> None:
         """Move a message that has returned too often; drop it if there is no room for it.
 
         Raises:
             InternalError: it stays acquired, because a journal cannot be written.
         """
+        if self.is_at_least_once:
+            self.try_again(queue, entry, DELIVERY_LIMIT)
+            return
         try:
             self._letters.move(queue, entry, DELIVERY_LIMIT, self, partial(self._moved, queue, entry))
         except (ResourceLimitExceededError, InvalidArgumentError) as error:
@@ -393,6 +499,14 @@ class QueueDeadLetter:
             )
             self._dropped = 0
 
+    def log_kept(self, queue: Queue, error: Exception) -> None:
+        """Log, at intervals, that a message stays because it cannot be sent there."""
+        now = self._letters.monotonic()
+        if now - self._logged_at >= _LOGGED_EVERY:
+            self._logged_at = now
+            text = 'Queue "%s": dead messages stay until the dead-letter exchange "%s" takes them: %s'
+            _LOG.warning(text, queue.name, self.exchange, error)
+
     def found_cycle(self, queue: Queue) -> None:
         """Log once that messages which would return to `queue` in a cycle are dropped."""
         if not self._has_warned:
@@ -409,12 +523,16 @@ class _WithoutCycles:
         exchange: the exchange.
         deaths: the message's deaths.
         to: logs cycles.
+        is_kept: whether the message must not be dropped.
     """
 
-    __slots__ = ("_deaths", "_exchange", "_router", "_to", "alternate", "name")
+    __slots__ = ("_deaths", "_exchange", "_is_kept", "_router", "_to", "alternate", "name")
 
-    def __init__(self, router: Router, exchange: Exchange, deaths: Sequence[TypedMap], to: QueueDeadLetter) -> None:
+    def __init__(
+        self, router: Router, exchange: Exchange, deaths: Sequence[TypedMap], to: QueueDeadLetter, *, is_kept: bool
+    ) -> None:
         self._router, self._exchange, self._deaths, self._to = router, exchange, deaths, to
+        self._is_kept = is_kept
         self.name = exchange.name
         self.alternate: Alternate | None = None  # already considered by `route`
 
@@ -424,7 +542,7 @@ class _WithoutCycles:
         return self._exchange.steps
 
     def route(self, message: Message) -> Routed:
-        """The queues for a message."""
+        """The queues for a message. Raises NotFoundError if it must not be dropped, and there is none."""
         route = self._router.route(message, self._exchange)
         queues: list[Queue] = []
         for queue in route.queues:
@@ -432,6 +550,8 @@ class _WithoutCycles:
                 self._to.found_cycle(queue)
             else:
                 queues.append(queue)
+        if self._is_kept and not queues:
+            raise NotFoundError(f'exchange "{self.name}" has no queue for routing key "{message.routing_key}"')
         return route if len(queues) == len(route.queues) else _Fewer(route, queues)
 
 
@@ -446,6 +566,10 @@ class _Fewer:
     def count(self, size: int) -> None:
         """Count a message of `size` bytes."""
         self._route.count(size)
+
+
+def _ignore(_error: Exception | None) -> None:
+    """Nothing to do: what cannot be moved was noted before."""
 
 
 # ---- the headers of a death ----
@@ -481,7 +605,7 @@ def headers_after(headers: TypedMap, death: Death) -> tuple[Changes, list[TypedM
     """The headers to set when a message dies, and the entries of its x-death then."""
     before = deaths_of(headers)
     alike = [each for each in before if _is_at(each, death.queue) and _text(each, "reason") == death.reason]
-    latest = _again(alike[0]) if alike else _entry(death)
+    latest = _again(alike[0], death.time) if alike else _entry(death)
     deaths = [latest, *(each for each in before if each not in alike)]
     changes = _with_deaths({}, deaths)
     if not before:
@@ -571,16 +695,19 @@ def _entry(death: Death) -> TypedMap:
         (_KEYS, TypedValue(LIST, tuple(TypedValue(STR16, key) for key in death.routing_keys))),
     ]
     if death.ttl is not None:
-        entries.append(("original-expiration", TypedValue(STR16, str(death.ttl))))
+        entries.append((TTL, TypedValue(STR16, str(death.ttl))))
     return TypedMap(tuple(entries))
 
 
-def _again(entry: TypedMap) -> TypedMap:
-    """An entry with one more death."""
-    typed = entry.get("count")
+def _again(entry: TypedMap, time: int) -> TypedMap:
+    """An entry with one more death, at a time."""
+    typed, first = entry.get("count"), entry.get("time")
     count = typed.value if typed is not None and isinstance(typed.value, int) else 1
-    others = tuple(each for each in entry.entries if each[0] != "count")
-    return TypedMap((("count", TypedValue(INT64, min(max(count, 0), (1 << 63) - 2) + 1)), *others))
+    entries = [("count", TypedValue(INT64, min(max(count, 0), (1 << 63) - 2) + 1))]
+    entries += [each for each in entry.entries if each[0] not in ("count", LAST_TIME)]
+    if first is None or first.value != time:
+        entries.append((LAST_TIME, TypedValue(_DATETIME, time)))
+    return TypedMap(tuple(entries))
 
 
 def _is_at(entry: TypedMap, queue: str) -> bool:

@@ -158,6 +158,31 @@ class QueueThresholdExceeded(NamedTuple):
     bytes: int
 
 
+class QueueMessageTooLarge(NamedTuple):
+    """A message was added to a queue that is larger than the queue's alert threshold."""
+
+    queue: str
+    bytes: int
+    threshold: int
+
+
+class QueueMessageTooOld(NamedTuple):
+    """The oldest message of a queue, by its milliseconds there, is older than the queue's alert threshold."""
+
+    queue: str
+    age: int
+    messages: int
+
+
+class QueueConsumerTooSlow(NamedTuple):
+    """A queue has too much for its consumers, and its policy for that is applied: disconnect, delete or cycle."""
+
+    queue: str
+    policy: str
+    messages: int
+    bytes: int
+
+
 class QueueThresholdCrossedUpward(NamedTuple):
     """A queue's depth has reached its alert threshold."""
 
@@ -223,6 +248,12 @@ class AccessChanged(NamedTuple):
     kind: str
     name: str
     what: str
+
+
+class UserDeleted(NamedTuple):
+    """A user, given with the realm, was deleted, which `AccessChanged` has told."""
+
+    user: str
 
 
 class FileLoaded(NamedTuple):
@@ -312,6 +343,61 @@ class SessionFlow(NamedTuple):
     is_started: bool
 
 
+class SessionPrefetch(NamedTuple):
+    """The caller, a channel, has set how many bytes and messages its consumers may hold; 0 for any number."""
+
+    prefetch_size: int
+    prefetch_count: int
+
+
+class PublisherHeld(NamedTuple):
+    """The caller, a session, has published to a queue whose flow control is on, and waits."""
+
+    queue: str
+
+
+class PublisherReleased(NamedTuple):
+    """No message of the caller, a session, waits for flow control any more."""
+
+
+class ConsumerState(NamedTuple):
+    """The caller, a session, has stopped one of its consumers, or lets it go on."""
+
+    destination: str
+    queue: str
+    is_active: bool
+
+
+class QueueOverfull(NamedTuple):
+    """Flow control of a queue is on. `unit` is bytes or messages, `depth` what it has, `capacity` its threshold."""
+
+    queue: str
+    host: str
+    unit: str
+    depth: int
+    capacity: int
+
+
+class QueueUnderfull(NamedTuple):
+    """Flow control of a queue is off again; as above, with the lower threshold."""
+
+    queue: str
+    host: str
+    unit: str
+    depth: int
+    capacity: int
+
+
+class ConsoleOpened(NamedTuple):
+    """The caller, a connection, has sent its first request to management."""
+
+    user: str
+
+
+class ConsoleClosed(NamedTuple):
+    """The connection of a console has ended."""
+
+
 class BindingRemoved(NamedTuple):
     """A binding has ended with its queue or its exchange, or was replaced by another one."""
 
@@ -352,6 +438,9 @@ Event: TypeAlias = (
     | ClientConnectFail
     | ClientDisconnect
     | QueueThresholdExceeded
+    | QueueMessageTooLarge
+    | QueueMessageTooOld
+    | QueueConsumerTooSlow
     | QueueThresholdCrossedUpward
     | QueueThresholdCrossedDownward
     | Allow
@@ -359,6 +448,7 @@ Event: TypeAlias = (
     | ConnectionDeny
     | QueueQuotaDeny
     | AccessChanged
+    | UserDeleted
     | FileLoaded
     | FileLoadFailed
     | QueueRedirect
@@ -372,6 +462,14 @@ Event: TypeAlias = (
     | SessionCreated
     | SessionEnded
     | SessionFlow
+    | SessionPrefetch
+    | PublisherHeld
+    | PublisherReleased
+    | ConsumerState
+    | QueueOverfull
+    | QueueUnderfull
+    | ConsoleOpened
+    | ConsoleClosed
     | BindingRemoved
     | RecoveryBegun
     | QueueRecovered

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.memory import resident_bytes
 
-STEP: Final = 16 << 20
+STEP: Final = 4 << 20
 """Least bytes for which a trim pays off."""
 
 _PAUSE_ALLOCATED: Final = 5000

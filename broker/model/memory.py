@@ -55,12 +55,16 @@ _COUNTS_PER_CEILING: Final = 128
 _RELIEFS_PER_CEILING: Final = 32  # while few messages can leave memory: finding them takes time
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
-_FREED: Final = bytearray()
 _HEADROOM: Final = 2 * _RESERVE  # bytes that the process must still be able to get for messages to be accepted
 _INPUT_PER_PROBE: Final = 256 << 10  # bytes that become some 3 MiB of objects where messages are empty
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
+
+
+def _untouched(size: int) -> mmap.mmap:
+    """Bytes that the system has granted, but that take no memory, because their pages are never touched."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
 
 
 class State(enum.Enum):
@@ -111,7 +115,7 @@ class MemoryCeiling:
         self.state = State.AMPLE
         self.changed: Callable[[], None] = lambda: None
         self.relieve: Callable[[int], None] = lambda _excess: None
-        self._reserve = bytearray(_RESERVE)
+        self._reserve: mmap.mmap | None = _untouched(_RESERVE)
         self._quiet_until = -math.inf
         self.unprobed, self.has_headroom = _INPUT_PER_PROBE, True
 
@@ -119,7 +123,7 @@ class MemoryCeiling:
         """Check that the process can get more memory; it is full otherwise, until `count` finds that it can again."""
         self.unprobed = _INPUT_PER_PROBE
         try:
-            mmap.mmap(-1, _HEADROOM).close()  # its pages are never touched
+            _untouched(_HEADROOM).close()
         except (OSError, MemoryError):
             self.has_headroom = False
             self._enter(State.FULL)
@@ -129,12 +133,12 @@ class MemoryCeiling:
     def count(self) -> None:
         """Count memory usage, and update the state."""
         self.grown = 0
-        if not self._reserve:
+        if self._reserve is None:
             try:
-                self._reserve = bytearray(2 * _RESERVE)  # half of it is freed again, or it would be needed at once
-            except MemoryError:
+                _untouched(2 * _RESERVE).close()  # as much again, or it would be needed at once
+                self._reserve = _untouched(_RESERVE)
+            except (OSError, MemoryError):
                 return
-            del self._reserve[_RESERVE:]
         self.probe()
         if not self.has_headroom:
             return
@@ -176,7 +180,7 @@ class MemoryCeiling:
     @property
     def is_exhausted(self) -> bool:
         """Whether an allocation has failed, and the reserve is not restored, or the process can get no more memory."""
-        return not self._reserve or not self.has_headroom
+        return self._reserve is None or not self.has_headroom
 
     def has_room(self, size: int, share: float) -> bool:
         """Whether `size` more bytes would stay below a share of the ceiling, estimated without a count."""
@@ -186,7 +190,7 @@ class MemoryCeiling:
 
     def free_reserve(self) -> None:
         """Free the reserve, which needs no memory."""
-        self._reserve = _FREED
+        self._reserve = None
 
     def exhausted(self, where: str) -> None:
         """Handle a failed allocation: free the reserve, and refuse messages until it is restored."""

@@ -10,12 +10,13 @@ decoded only on demand. The result is cached (`converted`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
@@ -202,6 +203,7 @@ class NewMessage(NamedTuple):
         exchange: the exchange that it is published to.
         app_id, correlation_id: as in `Properties`.
         expires_at: seconds since 1970 after which it is not delivered; 0.0 for never.
+        reply_to: where answers go; None for nowhere.
     """
 
     routing_key: str
@@ -212,9 +214,10 @@ class NewMessage(NamedTuple):
     app_id: bytes | None = None
     correlation_id: bytes | None = None
     expires_at: float = 0.0
+    reply_to: ReplyAddress | None = None
 
 
-class Message(ABC):
+class Message:
     """A message.
 
     Attributes:
@@ -275,6 +278,15 @@ class Message(ABC):
         """Bytes with its application headers as they arrived, among others; empty if it has none to look at."""
         return b""
 
+    @property
+    def header_bytes(self) -> bytes:
+        """Its header as its protocol sends it; empty for a message of none."""
+        return b""
+
+    def patch(self, at: int, data: bytes) -> None:
+        """Overwrite bytes of its header; it was made by `with_body`, and nobody else has it."""
+        raise NotImplementedError(f"{self!r} has no header of a protocol")
+
     def header_text(self, name: str) -> str | None:
         """The value of an application header, as text; None without the header."""
         typed = self.headers().get(name)
@@ -294,6 +306,15 @@ class Message(ABC):
             BrokerRecordError: it cannot be decoded.
         """
         return self.body
+
+    def readable_content(self) -> Content | str:
+        """The content if it is bytes or text; empty if it is another value, or cannot be decoded."""
+        try:
+            content = self.content()
+        except BrokerRecordError:
+            return b""
+        value = content.value if isinstance(content, TypedValue) else content
+        return value if isinstance(value, bytes | LargeContent | str) else b""
 
     def converted(self, convert: Callable[[Message], _MessageT | None]) -> _MessageT | None:
         """The message in another protocol's form: the cached result of `convert`.
@@ -331,7 +352,7 @@ class Message(ABC):
         """
 
     def with_body(self, body: bytes, field: SizeField | None) -> Message:
-        """The message of a run (`model.run`) with this body; this one has what they have in common.
+        """The message of a run (`model.run`) with this content; this one has what they have in common.
 
         `field` is the field in its header that gives the size of the body; None if its header is right.
         """
@@ -345,8 +366,8 @@ class Message(ABC):
     def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – for subclasses
         """The bytes before its body in the stored data that it was decoded from, with its header at their end.
 
-        Messages with the same bytes there, but for the size of the body, can be in one run with it. None if there can
-        be no others.
+        Messages with the same bytes there, but for the size of the body, can be in one run with it. In AMQP 1.0 the
+        first of its content are among them (`MessageRun.lead`). None if there can be no others.
 
         Args:
             data: has the stored data.

@@ -7,9 +7,13 @@ A policy has a virtual host, a name, a pattern, a priority, what it applies to, 
     message-ttl, expires      queues     the lower number
     max-length(-bytes)        queues     the lower number
     delivery-limit            queues     the lower number
+    max-consumers             queues     the lower number
+    max-age                   streams    the shorter interval
+    stream-max-segment-size-bytes  streams  the lower number
     overflow                  queues     the argument, if it is given
     dead-letter-exchange      queues     the argument, if it is given
     dead-letter-routing-key   queues     the argument, if it is given
+    dead-letter-strategy      queues     likewise; quorum queues that refuse publishers have at-least-once
     alternate-exchange        exchanges  that of the declaration, if there is one
     federation-upstream...    both       where messages are got from (`broker.federation.upstreams`); one of three keys
 
@@ -39,7 +43,7 @@ from re import Pattern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import NO_POLICY, Applied
+from qstore.broker.model.arguments import NO_POLICY, Applied, as_text
 from qstore.broker.model.configuration import Configuration, Record, Value, Values, object_of
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.exchange import Exchange, refresh
@@ -47,20 +51,26 @@ from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.queues.arguments import (
     DEAD_EXCHANGE,
     DEAD_KEY,
+    DEAD_STRATEGY,
     DELIVERY_LIMIT,
     EXPIRES,
+    MAX_AGE,
+    MAX_CONSUMERS,
     MAX_COUNT,
     MAX_SIZE,
     MESSAGE_TTL,
     OVERFLOW,
     POLICY_TYPE,
+    SEGMENT_BYTES,
     is_quorum,
+    is_stream,
     read_arguments,
+    read_interval,
 )
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import is_brokers_own
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.broker_records.topology import GeneralObject, problem_of_new_name
-from qstore.formats.values import TypedMap, typed_map, typed_value
+from qstore.formats.values import TypedMap, TypedValue, typed_map, typed_value
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -77,7 +87,7 @@ SLICE: Final = 0.005
 
 MAX_PRIORITY: Final = 1 << 31
 
-APPLIES_TO: Final = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
+APPLIES_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
 
 Definition: TypeAlias = Mapping[str, Value]
 
@@ -88,6 +98,7 @@ class _Key(NamedTuple):
     argument: str
     also: tuple[str, ...] = ()
     is_number: bool = False
+    is_interval: bool = False
     is_operators: bool = True
     of_queues: bool = True
 
@@ -98,9 +109,13 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "max-length": _Key("x-max-length", (MAX_COUNT,), is_number=True),
     "max-length-bytes": _Key("x-max-length-bytes", (MAX_SIZE,), is_number=True),
     "delivery-limit": _Key(DELIVERY_LIMIT, is_number=True),
+    "max-age": _Key(MAX_AGE, is_interval=True, is_operators=False),
+    "stream-max-segment-size-bytes": _Key(SEGMENT_BYTES, is_number=True, is_operators=False),
+    "max-consumers": _Key(MAX_CONSUMERS, is_number=True),
     "overflow": _Key(OVERFLOW, (POLICY_TYPE,)),
     "dead-letter-exchange": _Key(DEAD_EXCHANGE, is_operators=False),
     "dead-letter-routing-key": _Key(DEAD_KEY, is_operators=False),
+    "dead-letter-strategy": _Key(DEAD_STRATEGY, is_operators=False),
     "alternate-exchange": _Key("alternate-exchange", is_operators=False, of_queues=False),
 }
 UPSTREAM: Final = "federation-upstream"
@@ -113,17 +128,13 @@ DESTINATIONS: Final = ("dead-letter-exchange", "alternate-exchange")
 """Keys that send messages to an exchange."""
 
 IGNORED: Final = (
-    "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
-    "target-group-size",
+    "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "target-group-size",
 )  # fmt: skip
 """Keys of a cluster, or of the layout of queues on the disk, besides those that begin with `ha-`."""
 
 _REFUSED: Final = {
     "max-priority": "the number of priorities cannot change; declare the queue with x-max-priority",
-    "max-age": "there are no streams",
-    "stream-max-segment-size-bytes": "there are no streams",
 }
-_APPLIES_TO_REFUSED: Final = {"streams": "there are no streams"}
 
 
 class Policy(NamedTuple):
@@ -204,9 +215,10 @@ class Policies:
 
     def of_queue(self, host: str, name: str, arguments: TypedMap) -> Applied:
         """What applies to a queue, which need not exist."""
-        if name == WAITING:
+        if is_brokers_own(name):
             return NO_POLICY
-        targets = ("queues", "all", "quorum_queues" if is_quorum(arguments) else "classic_queues")
+        kind = "streams" if is_stream(arguments) else "quorum_queues" if is_quorum(arguments) else "classic_queues"
+        targets = ("queues", "all", kind)
         return self._applied(host, name, targets, of_queues=True)
 
     def of_exchange(self, host: str, name: str) -> Applied:
@@ -385,7 +397,7 @@ def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
             raise InvalidArgumentError(f"{which} is not valid: {problem}")
     compile_pattern(f"{what}: its pattern", policy.pattern)
     if policy.apply_to not in APPLIES_TO:
-        reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it must be one of {', '.join(APPLIES_TO)}")
+        reason = f"it must be one of {', '.join(APPLIES_TO)}"
         raise InvalidArgumentError(f"{what}: apply-to cannot be {policy.apply_to!a:.64}: {reason}")
     if kind == OPERATOR_POLICY and policy.apply_to in ("exchanges", "all"):
         raise InvalidArgumentError(f"{what}: an operator policy applies to queues only")
@@ -399,8 +411,9 @@ def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
         _check_key(what, kind, key, value, noticed)
     if sum(key in policy.definition for key in UPSTREAMS) > 1:
         raise InvalidArgumentError(f"{what}: give one of {', '.join(UPSTREAMS)}")
-    if "dead-letter-routing-key" in policy.definition and "dead-letter-exchange" not in policy.definition:
-        _LOG.notice("%s: dead-letter-routing-key has an effect for queues declared with x-dead-letter-exchange", what)
+    for key in ("dead-letter-routing-key", "dead-letter-strategy"):
+        if key in policy.definition and "dead-letter-exchange" not in policy.definition:
+            _LOG.notice("%s: %s has an effect for queues declared with x-dead-letter-exchange", what, key)
 
 
 def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str]) -> None:
@@ -433,7 +446,7 @@ def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str])
     if known.is_number and (isinstance(value, bool) or not isinstance(value, int)):
         raise InvalidArgumentError(f"{what}: {key} is {value!a:.64}, not a whole number")
     arguments = {known.argument: value}
-    if known.argument == DEAD_KEY:
+    if known.argument in (DEAD_KEY, DEAD_STRATEGY):
         arguments[DEAD_EXCHANGE] = ""
     try:
         read_arguments(typed_map(arguments))
@@ -461,6 +474,8 @@ def _merged(arguments: TypedMap, definition: Definition) -> TypedMap:
         name = next((each for each in (known.argument, *known.also) if each in entries), "")
         if not name:
             entries[known.argument] = typed_value(value)
+        elif known.is_interval:
+            entries[name] = _shorter(known.argument, entries[name], value)
         elif known.is_number:
             declared = entries[name].value
             if isinstance(declared, bytes):
@@ -474,8 +489,9 @@ def _merged(arguments: TypedMap, definition: Definition) -> TypedMap:
                 and (is_unlimited or _lower(declared, value) != declared)
             ):
                 entries[name] = typed_value(value)
-    if DEAD_KEY in entries and DEAD_EXCHANGE not in entries:
-        del entries[DEAD_KEY]
+    if DEAD_EXCHANGE not in entries:
+        for name in (DEAD_KEY, DEAD_STRATEGY):
+            entries.pop(name, None)
     if MAX_COUNT in entries or MAX_SIZE in entries or POLICY_TYPE in entries:  # the broker's own names, as declared
         for name, own in (("x-max-length", MAX_COUNT), ("x-max-length-bytes", MAX_SIZE)):
             if name in entries and name not in arguments:
@@ -485,6 +501,15 @@ def _merged(arguments: TypedMap, definition: Definition) -> TypedMap:
             if overflow is not None:
                 entries[POLICY_TYPE] = typed_value("ring" if overflow.value == "drop-head" else "reject")
     return TypedMap(tuple(entries.items()))
+
+
+def _shorter(name: str, declared: TypedValue, value: Value) -> TypedValue:
+    """The shorter of two intervals; one that is not valid is left as it is."""
+    try:
+        is_declared = read_interval(name, as_text(declared.value)) <= read_interval(name, value)
+    except InvalidArgumentError:
+        is_declared = True
+    return declared if is_declared else typed_value(value)
 
 
 def _lower(one: Value, other: Value) -> Value:

@@ -10,11 +10,12 @@ from qstore.broker.log.logs import NOTICE, log_of
 from qstore.broker.model.arguments import DURABLE, Of, lacking
 from qstore.broker.model.events import Event, JournalRecovered, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.types import exchange_type, join_host
+from qstore.broker.model.exchanges.types import exchange_type, join_host, load_type
 from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream
 from qstore.broker.model.store_protocol import (
     LIVE,
     PENDING,
@@ -131,6 +132,7 @@ class Recovery:
             exchange = host.exchanges.get(name)
             if exchange is None:
                 try:
+                    load_type(record.type)
                     make = exchange_type(record.type, record.arguments)
                 except Exception as error:
                     _LOG.warning('Exchange "%s" was not recovered: %s', printable(record.name), error)
@@ -141,7 +143,7 @@ class Recovery:
                     auto_delete=bool(record.auto_delete),
                     arguments=record.arguments,
                 )
-                join_host(exchange, host.name, host.queues, host.schedule)
+                join_host(exchange, host.name, host.queues, host.schedule, host.seal)
                 _log_lacking(Of.EXCHANGE, f'Exchange "{printable(record.name)}"', record.arguments)
                 host.exchanges[name] = exchange
                 alternates.append((exchange, host, split_name(record.alternate_exchange or "")[1]))
@@ -196,7 +198,8 @@ class Recovery:
         to know when they expire.
         """
         is_plain = not queue.displacements and queue.message_ttl is None
-        if queue.residency is None or not is_plain or not queue.residency.takes_index:
+        taker = queue if isinstance(queue, Stream) else queue.residency
+        if taker is None or not is_plain or not taker.takes_index:
             return False
         portions = self._store.index(found)
         if portions is None:
@@ -205,9 +208,9 @@ class Recovery:
         for portion in portions:
             if portion.rids:
                 if surplus < 0:
-                    surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
+                    surplus = max(0, taker.measure(portion.rids[0], portion.sizes[0]))
                 sizes = _less(portion.sizes, surplus)
-                queue.residency.recover(portion.rids, sizes, portion.redelivered)
+                taker.recover(portion.rids, sizes, portion.redelivered)
                 self._messages += len(sizes)
             if portion.held is not None and self._recover_message(queue, portion.held, held):
                 self._messages += 1

@@ -28,7 +28,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.matching import MAX_STEPS
-from qstore.broker.model.exchanges.route import Alternate, Routed, route_by_all
+from qstore.broker.model.exchanges.route import Alternate, Route, Routed, route_by_all
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
@@ -168,11 +168,9 @@ class Router:
             `is_run_stored` says whether their completion must wait for the records of this tick.
         """
         message = run.template
-        if not exchange.routes_by_key:
-            return 0
-        route = exchange.routes.get(message.routing_key)
+        route = self.route_of_run(message, exchange)
         if route is None:
-            route = exchange.find(message.routing_key)
+            return 0
         queue = route.sole
         if queue is None:
             published = self._publish_run_to_all(run, route.queues)
@@ -183,16 +181,23 @@ class Router:
         route.bytes += run.size(0, published)
         return published
 
-    def sole_queue(self, run: MessageRun, exchange: Exchange) -> Queue | None:
-        """The only queue on which `publish_run` would put all messages; None if it is not one, or has no room."""
-        if not exchange.routes_by_key:
+    @staticmethod
+    def put_run(run: MessageRun, route: Route, queue: Queue) -> int:
+        """As `publish_run`, by a route that `route_of_run` has found in this tick, which takes it."""
+        published = queue.put_run(run)
+        route.messages += published
+        route.bytes += run.size(0, published)
+        return published
+
+    @staticmethod
+    def route_of_run(template: Message, exchange: Exchange) -> Route | None:
+        """The route of all messages like this one; None if each has to be routed by itself."""
+        if exchange.routes_by_key:
+            route = exchange.routes.get(template.routing_key)
+            return exchange.find(template.routing_key) if route is None else route
+        if not exchange.is_even or exchange.sent is not None or exchange.receiver is not None:
             return None
-        key = run.template.routing_key
-        route = exchange.routes.get(key)
-        if route is None:
-            route = exchange.find(key)
-        queue = route.sole
-        return queue if queue is not None and queue.takes_run(run) else None
+        return None if exchange.onward is not None else exchange.route(template)
 
     def _publish_run_to_all(self, run: MessageRun, queues: Sequence[Queue]) -> int:
         """Put the first messages of a run, as many as take one turn, on all of these queues. Returns how many."""
@@ -205,7 +210,7 @@ class Router:
             return 0
         if any(queue.eligibility is not None for queue in queues):
             return self._publish_run_to_each(run, queues)
-        stored = [queue for queue in queues if queue.journal is not None] if run.template.is_persistent else []
+        stored = [queue for queue in queues if queue.stores(run.template)]
         rids: dict[Queue, int] = {}
         if stored:
             assert self._store is not None
@@ -267,6 +272,22 @@ class Router:
                 raise RoutingLimitError(text)
         return route
 
+    @staticmethod
+    def destinations(message: Message, exchange: Exchange) -> Sequence[Queue]:
+        """The queues that a message would be offered, if it was published now: nothing is published, nor counted.
+
+        Of an exchange that takes messages itself, such as a delayed one, that is the route without this. Raises
+        RoutingLimitError.
+        """
+        asked: dict[Alternate, None] = {}
+        at: Alternate | None = exchange
+        queues: Sequence[Queue] = ()
+        while not queues and at is not None and at not in asked:
+            asked[at] = None
+            queues = route_by_all(message, at).queues
+            at = at.alternate
+        return queues
+
     def count(self, message: Message, route: Routed) -> None:
         """Count a message that was routed."""
         route.count(message.size)
@@ -293,10 +314,12 @@ class Router:
                 return True
             return taken
         sent = exchange.sent
+        queues = route.queues
         if sent is not None:
             message = sent.number(message)
+            queues = sent.keeping(message, queues)
         try:
-            is_promised = self._put(message, route.queues)
+            is_promised = self._put(message, queues)
         except QueueOverflowError as error:
             _overflow(message, error)
             raise

@@ -1,8 +1,8 @@
-"""A run: consecutive messages of one publisher that differ only in their bodies, handled as one.
+"""A run: consecutive messages that differ only in their bodies, handled as one.
 
 They have the same exchange, routing key and header, but for the size of the body where the header gives it, and lie in
-the buffer in which they were read from the socket. They are routed once, appended to a journal at once, and have one
-place on a queue (`RunEntry`), until something looks at single ones:
+one buffer, usually that in which they were read from one publisher's socket. They are routed once, appended to a
+journal at once, and have one place on a queue (`RunEntry`), until something looks at single ones:
 
     at | header … body 0 | header … body 1 | …
                   ^ starts[0]       ^ starts[1]
@@ -11,17 +11,20 @@ place on a queue (`RunEntry`), until something looks at single ones:
     HELD      one consumer has all of them, and settles them from the front, or in the middle, which splits it
     unfolded  single entries have taken its place
 
-A message is a run of one; those that are read singly never become one.
+A message is a run of one; those that are read singly never become one. Either all messages of an entry were delivered
+before, or none was.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.entry import RUN, Entry
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
+    from qstore.broker.model.message import Handling, Message
     from qstore.formats.kernels.bodies import Bodies, SizeField
 
 MIN_RUN: Final = 4
@@ -33,6 +36,7 @@ MAX_RUN: Final = 1024
 MAX_BODY: Final = 16 * 1024
 """Bytes of a body in a run: for larger ones the work for each message is small beside that for its bytes."""
 
+_number: Final = itemgetter(0)
 _WASTE: Final = 4  # times as many messages as are left: then those get a buffer of their own
 
 
@@ -44,18 +48,30 @@ class MessageRun:
         bodies: their bodies.
         field: the field in the header of `template` that gives the size of the body; None if that header is right for
             all.
-        header_size: bytes of the header of each, as queues count them.
+        header_size: bytes of the header of each, with `lead`, as queues count them.
+        lead: what the content of each begins with, before its body: the descriptor of a section in AMQP 1.0.
+        handlings: for each publisher in turn, the number of its first message, and the `handling` of its messages;
+            empty if all are of one publisher.
 
     Attributes:
-        template, bodies, field: as above.
+        template, bodies, field, lead: as above.
         count: their number.
         largest: bytes of header and content of the largest, or more.
     """
 
-    __slots__ = ("_header_size", "_size", "bodies", "count", "field", "largest", "template")
+    __slots__ = ("_handlings", "_header_size", "_size", "bodies", "count", "field", "largest", "lead", "template")
 
-    def __init__(self, template: Message, bodies: Bodies, field: SizeField | None, header_size: int) -> None:
+    def __init__(
+        self,
+        template: Message,
+        bodies: Bodies,
+        field: SizeField | None,
+        header_size: int,
+        lead: bytes = b"",
+        handlings: tuple[tuple[int, Handling], ...] = (),
+    ) -> None:
         self.template, self.bodies, self.field, self._header_size = template, bodies, field, header_size
+        self.lead, self._handlings = lead, handlings
         self.count = bodies.count
         self.largest = header_size + bodies.largest
         self._size = self.largest if bodies.is_even else 0  # of each, if it is the same
@@ -68,26 +84,57 @@ class MessageRun:
 
     def stored_head(self) -> tuple[bytes, SizeField | None]:
         """The stored data before each body, and the field in them that gives its size; None if all are the same."""
-        head = self.template.stored_head(self.bodies.largest)
+        head = self.template.stored_head(len(self.lead) + self.bodies.largest) + self.lead
         return head, None if self.field is None else self.field.moved(len(head) - self._header_size)
 
     def beginning(self, count: int) -> MessageRun:
         """The first `count` messages, in the same buffer."""
-        return MessageRun(self.template, self.bodies.beginning(count), self.field, self._header_size)
+        return self._with(self.bodies.beginning(count), self._handlings)
 
     def part(self, first: int, count: int) -> MessageRun:
         """Some of the messages in a buffer of their own."""
-        return MessageRun(self.template, self.bodies.copy(first, count), self.field, self._header_size)
+        handlings = self._handlings
+        if first and handlings:
+            at = bisect_right(handlings, first, key=_number) - 1
+            handlings = tuple([(max(0, number - first), handling) for number, handling in handlings[at:]])
+        return self._with(self.bodies.copy(first, count), handlings)
+
+    def _with(self, bodies: Bodies, handlings: tuple[tuple[int, Handling], ...]) -> MessageRun:
+        return MessageRun(self.template, bodies, self.field, self._header_size, self.lead, handlings)
 
     def message(self, number: int) -> Message:
         """One of the messages, by number from 0."""
-        return self.template.with_body(self.bodies.body(number), self.field)
+        message, handlings = self.template.with_body(self.lead + self.bodies.body(number), self.field), self._handlings
+        if handlings:
+            message.handling = handlings[bisect_right(handlings, number, key=_number) - 1][1]
+        return message
+
+    def may_be_of(self, publisher: object) -> bool:
+        """Whether some of them may be of this publisher."""
+        if self._handlings:
+            return any(handling.publisher is publisher for _, handling in self._handlings)
+        return self.template.handling.publisher is publisher
+
+    def like(self, template: Message) -> MessageRun:
+        """The same bodies with a header that was changed."""
+        field, lead = None if self.field is None else template.size_field, self.lead
+        size = template.size - len(template.body) + len(lead)
+        return MessageRun(template, self.bodies, field, size, lead, self._handlings)
 
 
-def read_run(first: Message, bodies: Bodies) -> MessageRun:
-    """A run that was read from a journal: its first message, and the bodies of all (`Message.head_in`)."""
+def read_run(first: Message, bodies: Bodies, number: int = 0) -> MessageRun:
+    """A run that was read from a journal (`Message.head_in`).
+
+    Args:
+        first: one of its messages.
+        bodies: the bodies of all.
+        number: which one is that of `first`.
+    """
+    size, content = bodies.size(number, 1), first.body
+    assert isinstance(content, bytes)
+    lead = content[: len(content) - size]
     field = None if bodies.is_even else first.size_field
-    return MessageRun(first.with_body(b"", None), bodies, field, first.size - len(first.body))
+    return MessageRun(first.with_body(b"", None), bodies, field, first.size - size, lead)
 
 
 class RunEntry(Entry):
@@ -100,6 +147,7 @@ class RunEntry(Entry):
         position: of the first; the others follow.
         rid: of the first in the queue's journal; the others follow. 0 if they are not stored.
         state: RUN or HELD.
+        is_redelivered: whether they were delivered before.
 
     Attributes:
         run, first, count: as above.
@@ -108,9 +156,19 @@ class RunEntry(Entry):
 
     __slots__ = ("count", "entries", "first", "run")
 
-    def __init__(self, run: MessageRun, first: int, count: int, position: int, rid: int, state: int = RUN) -> None:
+    def __init__(
+        self,
+        run: MessageRun,
+        first: int,
+        count: int,
+        position: int,
+        rid: int,
+        state: int = RUN,
+        *,
+        is_redelivered: bool = False,
+    ) -> None:
         self.run, self.first, self.count = run, first, count
-        self.position, self.rid, self.state, self.is_redelivered = position, rid, state, False
+        self.position, self.rid, self.state, self.is_redelivered = position, rid, state, is_redelivered
         self.entries: list[Entry] | None = None
 
     @property
@@ -125,12 +183,13 @@ class RunEntry(Entry):
         entry.position = self.position + number
         entry.rid = self.rid + number if self.rid else 0
         entry.state = state
-        entry.is_redelivered = False
+        entry.is_redelivered = self.is_redelivered
         return entry
 
     def split(self, count: int, state: int) -> RunEntry:
         """Take the first `count` messages, fewer than all, out of it: returns an entry for these, not linked yet."""
-        front = RunEntry(self.run, self.first, count, self.position, self.rid, state)
+        is_redelivered = self.is_redelivered
+        front = RunEntry(self.run, self.first, count, self.position, self.rid, state, is_redelivered=is_redelivered)
         self.skip(count)
         return front
 

@@ -17,7 +17,7 @@ the schedule when it is on the disk at its destination, so a crash in between le
     not due yet        it waits. Delivery times are times of day: if the clock is set, messages wait until the new time
     no such exchange   it is dropped, and this is logged
     not permitted      its publisher may not publish there any more: likewise
-    no queue           it is dropped, as an unroutable message is; a publisher that is told of these is not
+    no queue           it is dropped, as an unroutable message is; no publisher is notified
     no room            it is tried again after 1, 2, 4 ... 60 seconds, whatever the clock; others are not held up
     a failed disk      likewise
 

@@ -31,13 +31,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from qstore.broker.model.arguments import PRIORITIES, Of, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotImplementedByBrokerError,
+    ResourceLimitExceededError,
+    ResourceLockedError,
+)
 from qstore.broker.model.events import Subscribe, Unsubscribe
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.consumers import Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, MOVING, Entry
 from qstore.broker.model.queues.queue import Deletion, Queue
+from qstore.broker.model.queues.stream import Stream, check_not_of_streams
 from qstore.broker.model.run import RunEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -124,15 +131,6 @@ def single(acquired: Iterable[tuple[Queue, Entry]]) -> Iterator[tuple[Queue, Ent
             yield queue, entry
 
 
-def _settleable(acquired: Iterable[tuple[Queue, Entry]]) -> Iterator[tuple[Queue, Entry]]:
-    """Messages in which runs are left that can be dequeued as such."""
-    for queue, entry in acquired:
-        if isinstance(entry, RunEntry) and (queue.is_deleted or entry.state != HELD):
-            yield from single(((queue, entry),))
-        else:
-            yield queue, entry
-
-
 def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
     """Dequeue messages.
 
@@ -149,18 +147,21 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
     pending: _Pending | None = None
     if tick.tracer is not None:
         acquired = tick.tracer.settling(acquired, "accepted")
-    for queue, entry in _settleable(acquired):
+    for queue, entry in acquired:
         if queue.is_deleted:
-            deletion = _deletion_of(queue, entry)
-            if deletion is not None:
-                if pending is None:
-                    pending = _Pending(done)
-                deletion.dequeue(entry, pending.expect())
-        elif isinstance(entry, RunEntry):
-            if queue.dequeue_run(entry, entry.count):
-                is_written = True
-        elif queue.dequeue(entry):
-            is_written = True
+            for _, each in single(((queue, entry),)):
+                deletion = _deletion_of(queue, each)
+                if deletion is not None:
+                    if pending is None:
+                        pending = _Pending(done)
+                    deletion.dequeue(each, pending.expect())
+        elif not isinstance(entry, RunEntry):
+            is_written = queue.dequeue(entry) or is_written
+        elif entry.state == HELD:
+            is_written = queue.dequeue_run(entry, entry.count) or is_written
+        else:
+            for each in queue.unfold_run(entry):
+                is_written = queue.dequeue(each) or is_written
     if pending is None:
         return Settled.SYNCED if is_written else Settled.NOW
     if is_written:
@@ -395,16 +396,22 @@ def subscribe(
 
     Raises:
         UnauthorizedError: the caller may not consume.
-        InvalidArgumentError: its priority is not a whole number.
+        InvalidArgumentError: its priority is not a whole number, or it has an argument of streams, or a wrong one.
         NotImplementedByBrokerError: an argument is not supported for subscriptions of this protocol.
+        ResourceLimitExceededError: the queue has as many consumers as it may have.
         ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer, or consumers
             of which one is active.
     """
     broker.authorization.check(caller, Action.CONSUME, ObjectType.QUEUE, queue.name)
     what = f'subscription "{destination}" to queue "{queue.name}"'
     broker.arguments.check(Of.SUBSCRIPTION, what, arguments, protocol=protocol)
+    if arguments.entries:
+        check_not_of_streams(queue, arguments)
     if queue.exclusive_consumer is not None:
         raise ResourceLockedError(f"Queue {queue.name} has an exclusive consumer. No more consumers allowed.")
+    if queue.max_consumers and queue.consumer_count >= queue.max_consumers:
+        limit = f"the limit of its consumers, {queue.max_consumers}, is reached"
+        raise ResourceLimitExceededError(f'queue "{queue.name}" has no room for another consumer: {limit}')
     priority = _priority(arguments)
     if exclusive and queue.is_single_active:
         raise ResourceLockedError(f"Queue {queue.name} has a single active consumer. Exclusive access denied.")
@@ -452,6 +459,9 @@ class Selection:
         at_once: the most messages of a portion.
         seconds: roughly, how long a portion may take.
 
+    Raises:
+        NotImplementedByBrokerError: the queue is a stream.
+
     Attributes:
         is_over: whether there are no more.
     """
@@ -466,6 +476,8 @@ class Selection:
         at_once: int = AT_ONCE,
         seconds: float = SECONDS_AT_ONCE,
     ) -> None:
+        if isinstance(queue, Stream):
+            raise NotImplementedByBrokerError(f'messages of stream "{queue.name}" cannot be purged or moved')
         self._queue, self._left, self._selects = queue, number or -1, selects
         self._at_once, self._seconds = at_once, seconds
         self._end = queue.next_position
@@ -508,9 +520,12 @@ def purge(
 
     Raises:
         UnauthorizedError: the caller may not purge the queue.
+        NotImplementedByBrokerError: it is a stream.
         InternalError: a journal cannot be written.
     """
     broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
+    if isinstance(queue, Stream):
+        raise NotImplementedByBrokerError(f'stream "{queue.name}" cannot be purged: its retention drops messages')
     if queue.message_count > AT_ONCE:
         return _purge_in_turns(broker.tick, queue, done)
     count, is_written = queue.purge()

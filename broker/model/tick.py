@@ -3,6 +3,8 @@
 During a tick, commands are read from sockets, messages are routed and enqueued, and records are appended to journals.
 At its end, once for all of that:
 
+    0. messages that were gathered are put on their queues, and appended; likewise before 1 is repeated after 3, since
+       input that was paused may have been processed meanwhile
     1. the store gets the callbacks that wait for the records of this tick, and the input is drained: it decides what is
        written now (`store/live/commit`)
     2. sessions whose peer waits for a completion report it, and their connections write it
@@ -95,6 +97,13 @@ class Served(Protocol):
 
     def dispatch(self) -> None:
         """Deliver messages to consumers. Raises ModelError if a dequeue cannot be written."""
+
+
+class Gathering(Protocol):
+    """Messages of this tick that are not on their queues yet."""
+
+    def put(self) -> None:
+        """Put them there."""
 
 
 class Output(Protocol):
@@ -283,6 +292,7 @@ class Tick:
         is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
         tracer: traces sampled messages; None for none.
+        gatherings: those that have messages, which are put on their queues first of all.
         deliveries: how many more messages may be delivered in this tick, to all consumers together.
     """
 
@@ -293,6 +303,7 @@ class Tick:
         memory: MemoryCeiling | None = None,
     ) -> None:
         self._call_soon, self._store = call_soon, store
+        self._is_wanted = False  # something was scheduled since the last `end` began
         self._memory = memory or MemoryCeiling(0, lambda: 0)
         self.turns = Turns(call_soon)
         self.deliveries = MAX_DELIVERIES
@@ -307,6 +318,7 @@ class Tick:
         self.workers: dict[Worker, None] = {}
         self.awaited: dict[Worker, None] = {}
         self.outputs: dict[Output, None] = {}
+        self.gatherings: dict[Gathering, None] = {}
         self.flushes_under_way = self.transactions_under_way = 0
         self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: False
@@ -315,7 +327,10 @@ class Tick:
 
     def schedule(self) -> None:
         """Schedule the end of the tick."""
-        if not self._is_scheduled and not self._is_ending:
+        if self._is_ending:
+            return
+        self._is_wanted = True
+        if not self._is_scheduled:
             self._call_soon(self._end_as_scheduled)
             self._is_scheduled = True  # not earlier: `call_soon` may raise MemoryError
 
@@ -348,15 +363,18 @@ class Tick:
 
     def _end_as_scheduled(self) -> None:
         self._is_scheduled = False
-        self.end()
+        if self._is_wanted:
+            self.end()
 
     def end(self) -> None:
-        """Process everything collected in the tick. May be called before the scheduled end, which still takes place."""
+        """Process everything collected in the tick. May be called before the scheduled end, which then does nothing."""
         if self._is_closed:
             return
         self._is_ending = True
         self.deliveries = MAX_DELIVERIES
         try:
+            if self.gatherings:
+                self.put_gathered()
             is_early = bool(self.written) and self._is_early()
             if is_early:
                 self._dispatch()
@@ -368,34 +386,46 @@ class Tick:
                 self._dispatch()
                 if self.journals or self._later:
                     self._drain()
-            workers = list(self.workers)
-            self.workers.clear()
-            for worker in workers:
-                worker.report_completed()
-            self._write_outputs()
+            if self.workers:
+                workers = list(self.workers)
+                self.workers.clear()
+                for worker in workers:
+                    worker.report_completed()
+            if self.outputs:
+                self._write_outputs()
         except MemoryError:
             self._memory.exhausted("The end of a tick")
             self.interrupted()
         finally:
             self._is_ending = False
+        self._is_wanted = False
         if self._unfinished:
             self.ready = {**self._unfinished, **self.ready}
             self._unfinished.clear()
-        if self.ready or self.journals or self.workers or self.outputs or self._later:
+        if self.ready or self.journals or self.workers or self.outputs or self._later or self.gatherings:
             self.schedule()
         if not self.flushes_under_way and not self.transactions_under_way:
             self.ended()
+
+    def put_gathered(self) -> None:
+        """Put gathered messages on their queues before the tick ends."""
+        gatherings, self.gatherings = self.gatherings, {}
+        for gathering in gatherings:
+            gathering.put()
 
     def _is_early(self) -> bool:
         """Whether messages are delivered before anything is written, which they do not wait for.
 
         The store does not block the event loop then: the next ones do not wait for it either.
         """
-        return any(queue.is_early for queue in self.written) and self._is_at_rest()
+        for queue in self.written:
+            if queue.is_early:
+                return self._is_at_rest()
+        return False
 
     def _is_at_rest(self) -> bool:
-        """Whether the event loop has nothing else to do, work in turns included."""
-        return not self.turns and self.is_idle()
+        """Whether the event loop has nothing else to do: no work in turns, no flush but that of this tick, no input."""
+        return not self.turns and self.is_idle() and self.flushes_under_way <= 1
 
     def _answer_awaited(self) -> None:
         """Answer waiting peers before messages are delivered, so that they continue meanwhile."""
@@ -414,7 +444,13 @@ class Tick:
 
     def _drain(self, *, may_block: bool = True) -> None:
         """Complete commands, or have them wait for the records of this tick; then let the store write."""
-        held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
+        if self.gatherings:
+            self.put_gathered()
+        held: list[tuple[Worker, Runs]] = []
+        for worker in self.workers:
+            runs = worker.complete_received()
+            if runs:
+                held.append((worker, runs))
         later, self._later = self._later, []
         store = self._store
         if self.journals:
@@ -452,26 +488,26 @@ class Tick:
                 queue.dispatch()
             except ModelError as error:  # a message was delivered, but its dequeue cannot be written
                 _LOG.error('Queue "%s": %s', queue.name, error)
-            residency = queue.residency
+            residency, memory = queue.residency, queue.memory
             if residency is not None:
-                if queue.memory - queue.counted_memory > residency.stage_at:
+                if memory - queue.counted_memory > residency.stage_at:
                     residency.stage()
-                memory = queue.memory
+                    memory = queue.memory
                 if memory > residency.rest_at:
                     residency.rest()
                 if memory > residency.budget:
                     residency.keep_within_budget()
-            self._note_memory(queue)
+                memory = queue.memory
+            self._note_memory(queue, memory)
         if self._memory.grown >= self._memory.step:
             self._memory.count()
 
-    def _note_memory(self, queue: Served) -> None:
-        held = queue.memory
+    def _note_memory(self, queue: Served, held: int) -> None:
         self._memory.grown += max(0, held - queue.counted_memory)
         queue.counted_memory = held
 
     def count_memory(self, queue: Served) -> None:
         """A queue has grown otherwise than by its `dispatch`."""
-        self._note_memory(queue)
+        self._note_memory(queue, queue.memory)
         if self._memory.grown >= self._memory.step:
             self._memory.count()

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.quotas import Quotas
+    from qstore.broker.model.replication.events import CopySeal
     from qstore.broker.model.router import Router
     from qstore.broker.model.tick import Tick
     from qstore.broker.model.topology.changes import TopologyStorage
@@ -94,12 +95,13 @@ class VirtualHost:
         quotas: limits the queues of each user.
         events: emits an event for every change.
         arguments: checks the arguments of declarations.
+        seal: makes and reads the header of copies of replicated messages.
         clock: seconds since 1970.
         monotonic: seconds of a monotonic clock.
         call_later: schedules a function after a delay in seconds; None for no timers.
 
     Attributes:
-        name, events: as above.
+        name, events, seal: as above.
         queues: name -> queue.
         exchanges: name -> exchange; the default exchange has the empty name.
         replies: the reply queues for direct replies.
@@ -114,7 +116,7 @@ class VirtualHost:
         created_at: when it was created or recovered, in seconds since 1970.
         is_leaving: whether it is being deleted.
         self_destruct: schedules the deletion of the queue with a name, because it has exceeded its limit.
-        dead_letter: returns the mover of a queue's dead messages, for its exchange and its routing key or None.
+        dead_letters: moves the dead messages of its queues.
     """
 
     def __init__(
@@ -131,11 +133,12 @@ class VirtualHost:
         quotas: Quotas,
         events: Events,
         arguments: ArgumentCheck,
+        seal: CopySeal,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any] | None,
     ) -> None:
-        self.name, self.events, self._policies = name, events, policies
+        self.name, self.events, self.seal, self._policies = name, events, seal, policies
         self.max_connections: int | None = None
         self.connection_count = 0
         self.created_at = clock()
@@ -147,11 +150,11 @@ class VirtualHost:
         for standard, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[standard] = exchange_type(type_name)(standard, durable=True)
         for exchange in self.exchanges.values():
-            join_host(exchange, name, self.queues, self.schedule)
+            join_host(exchange, name, self.queues, self.schedule, seal)
         self.replies = DirectReplies(tick, default, settings.max_message_bytes, clock)
         self.idle_queues = IdleQueues(monotonic)
         self.self_destruct: Callable[[str], None] = lambda _name: None
-        self.dead_letter = DeadLetters(self.exchanges, router, tick, clock, monotonic).to
+        self.dead_letters = DeadLetters(self.exchanges, router, tick, clock, monotonic, call_later)
         access = Access(authorization, factory.default_bytes, _events_to(settings))
         self.exchange_bindings = ExchangeBindings(self.exchanges, storage, access, events, arguments)
         self.removal = QueueRemoval(self.queues, self.exchanges, router, storage)
@@ -170,7 +173,9 @@ class VirtualHost:
             events=events,
             arguments=arguments,
             schedule=self.schedule,
+            seal=seal,
         )
+        self.topology.strict_durability = self.exchange_bindings.strict_durability = settings.strict_durability
         self.topology.exchange_created = partial(policies.exchange_created, self)
         self.redirections = Redirections(self.topology, self.exchanges, authorization, events)
         self.removal.leaves = self.redirections.cancel
@@ -369,7 +374,7 @@ class VirtualHosts:
             if host.name != DEFAULT_HOST and self._configuration.get(record) is None:
                 await self._configuration.change({record: {}})
             await host.topology.store_standard_exchanges()
-            await host.topology.open_schedule_if_used()
+            await host.topology.open_own_queues()
 
 
 _LEAVING: Final = "is-being-deleted"

@@ -93,7 +93,7 @@ def test_restored_queue_replaces_no_binding() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for name, kind in EXCHANGE_TYPES.items() if name not in ("direct", "replication")]
+    "kind", [kind for name, kind in EXCHANGE_TYPES.items() if name in ("topic", "fanout", "headers")]
 )
 def test_means_nothing_to_other_types(kind: type[Exchange]) -> None:
     exchange = kind("x")

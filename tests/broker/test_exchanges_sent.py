@@ -249,5 +249,5 @@ class TestLast:
         queue = model.queue("q")
         binding = exchange.bind(queue, asked, typed_map(arguments))
         assert binding is not None
-        assert exchange.would_route(message, binding) is would_route
+        assert bool(exchange.with_only(binding).route(message).queues) is would_route
         assert bool(exchange.route(message).queues) is would_route

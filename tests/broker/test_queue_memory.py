@@ -59,6 +59,8 @@ def opened(model: Model) -> ServerConnection:
         + control("session.attach", 1, name=b"s")
         + control("session.command-point", 1, command_id=0, command_offset=0)
     )
+    while connection.is_behind:  # its time was used up
+        connection.resume()
     assert connection.phase is Phase.OPEN
     return connection
 

@@ -16,7 +16,7 @@ from qstore.broker.model.errors import NotAllowedError
 from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import is_brokers_own
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class DefaultExchange(Exchange):
         replies: likewise, reply queues (`replies`), which only their requesters see.
     """
 
-    type_name: ClassVar[str] = "direct"
+    kind: ClassVar[str] = "direct"
 
     __slots__ = ("_queues", "replies")
 
@@ -43,8 +43,8 @@ class DefaultExchange(Exchange):
         self.replies: Mapping[str, Queue] = {}
 
     def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
-        """The binding of the queue with this name; none for that of scheduled messages."""
-        queue = self._queues.get(key) if key != WAITING else None
+        """The binding of the queue with this name; none for the broker's own queues."""
+        queue = None if is_brokers_own(key) else self._queues.get(key)
         if queue is None:
             queue = self.replies.get(key)
         return () if queue is None else (Binding(queue, key),)

@@ -28,7 +28,7 @@ DELAYED: Final = "x-delayed-message"
 class DelayedDirect(DirectExchange):
     """One that routes as type direct."""
 
-    type_name: ClassVar[str] = DELAYED
+    kind: ClassVar[str] = DELAYED
     routes_as: ClassVar[str] = "direct"
 
     __slots__ = ()
@@ -37,7 +37,7 @@ class DelayedDirect(DirectExchange):
 class DelayedTopic(TopicExchange):
     """One that routes as type topic."""
 
-    type_name: ClassVar[str] = DELAYED
+    kind: ClassVar[str] = DELAYED
     routes_as: ClassVar[str] = "topic"
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class DelayedTopic(TopicExchange):
 class DelayedFanout(FanoutExchange):
     """One that routes as type fanout."""
 
-    type_name: ClassVar[str] = DELAYED
+    kind: ClassVar[str] = DELAYED
     routes_as: ClassVar[str] = "fanout"
 
     __slots__ = ()
@@ -55,7 +55,7 @@ class DelayedFanout(FanoutExchange):
 class DelayedHeaders(HeadersExchange):
     """One that routes as type headers."""
 
-    type_name: ClassVar[str] = DELAYED
+    kind: ClassVar[str] = DELAYED
     routes_as: ClassVar[str] = "headers"
 
     __slots__ = ()

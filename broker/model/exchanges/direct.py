@@ -17,6 +17,7 @@ from qstore.broker.model.arguments import EXCLUSIVE_BINDING, is_switched_on
 from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.selectors.selector import requested_selector
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -26,18 +27,21 @@ if TYPE_CHECKING:
 class DirectExchange(Exchange):
     """An exchange of type direct."""
 
-    type_name: ClassVar[str] = "direct"
+    kind: ClassVar[str] = "direct"
+    takes_selectors: ClassVar[bool] = True
 
     __slots__ = ()
 
-    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:
         """The bindings with exactly this key."""
-        return self._by_key.get(key, {}).values()
+        found = self._by_key.get(key, {}).values()
+        return self.selected(found, headers, steps) if self.selectors else found
 
     def prepare(self, queue: Queue, key: str, arguments: TypedMap) -> Binding | None:
         """A binding for `put`; None if it already exists, and, if it is exclusive, is the only one."""
         if not is_switched_on(arguments, EXCLUSIVE_BINDING):
             return super().prepare(queue, key, arguments)
+        requested_selector(arguments)
         held = self._by_key.get(key, {})
         own = held.get(queue)
         if own is not None and len(held) == 1 and is_switched_on(own.arguments, EXCLUSIVE_BINDING):

@@ -23,17 +23,19 @@ Source: AMQP 0-10, class exchange.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, NO_POLICY, SEQUENCE, is_switched_on
 from qstore.broker.model.counters import Watermark
-from qstore.broker.model.errors import NotImplementedByBrokerError, RoutingLimitError
+from qstore.broker.model.errors import NotAllowedError, NotImplementedByBrokerError, RoutingLimitError
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Criteria, Steps, TopicIndex, comparable, parse_criteria
 from qstore.broker.model.exchanges.origins import Origins
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
+from qstore.broker.model.selectors.candidate import Candidate
+from qstore.broker.model.selectors.selector import Selector, requested_selector
 from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, full_name
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
@@ -54,20 +56,53 @@ MAX_ROUTED_BY_ONE: Final = 262_144
 _MAX_INT64: Final = (1 << 63) - 1
 _MIN_INT64: Final = -(1 << 63)
 
-Headers: TypeAlias = Callable[[], Mapping[str, Hashable]]
-"""The headers of a message, in the form of `comparable`; decoded on demand."""
-
 _TYPES: Final = ("direct", "topic", "fanout", "headers")
 MAX_FOUND: Final = 4096
 """Limit of cached routes of messages matched by more than their key; what they consist of is limited as above."""
+
+SELECTED_PER_STEP: Final = 3
+"""Characters that selectors read in one step: 0.3 µs."""
 
 Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool | Fanout]"
 """Puts a message on queues; returns whether its completion must wait for the disk, or for what. Raises ModelError."""
 
 
-def no_headers() -> Mapping[str, Hashable]:
-    """No headers: for a message of which only the key is known."""
-    return {}
+class Headers:
+    """What types that use more than the key see of a message: a call returns its headers, decoded on demand.
+
+    Args:
+        message: the message; None if only its key is known: then there are no headers.
+    """
+
+    __slots__ = ("_candidate", "_decoded", "message")
+
+    def __init__(self, message: Message | None = None) -> None:
+        self.message = message
+        self._candidate: Candidate | None = None
+        self._decoded: dict[str, Hashable] | None = None
+
+    def __call__(self) -> Mapping[str, Hashable]:
+        """Name -> value in the form of `comparable`."""
+        found = self._decoded
+        if found is None:
+            entries = () if self.message is None else self.message.headers().entries
+            found = self._decoded = {name: comparable(typed) for name, typed in entries}
+        return found
+
+    def match(self, selector: Selector, steps: Steps) -> bool:
+        """Whether a selector matches the message; if only its key is known, it may. The work takes from the steps."""
+        if self.message is None:
+            return True
+        if self._candidate is None:
+            self._candidate = Candidate(self.message.whole(), is_redelivered=False)
+        before = self._candidate.work
+        matches = selector.matches(self._candidate)
+        steps.left -= max(1, (self._candidate.work - before) // SELECTED_PER_STEP)
+        return matches
+
+
+NO_HEADERS: Final = Headers()
+"""Of a message of which only the key is known."""
 
 
 def with_internal(arguments: TypedMap) -> TypedMap:
@@ -187,6 +222,15 @@ class SentMessages:
         if self._keeps_last:
             self.last = message
 
+    def keeping(self, message: Message, queues: Sequence[Queue]) -> Sequence[Queue]:  # noqa: ARG002 – for subclasses
+        """The queues that get a message, given those that it is routed to: one may keep it for the exchange."""
+        return queues
+
+    def offered(self, after: int = -1) -> Iterator[tuple[int, Message]]:
+        """The messages after a position that a new binding is offered, the oldest first, with their positions."""
+        if self.last is not None and after < 0:
+            yield 0, self.last
+
 
 def sent_messages(arguments: TypedMap) -> SentMessages | None:
     """The state for an exchange with these arguments; None if it does neither."""
@@ -194,7 +238,7 @@ def sent_messages(arguments: TypedMap) -> SentMessages | None:
     return SentMessages(numbers=numbers, keeps_last=keeps_last) if numbers or keeps_last else None
 
 
-class Exchange(ABC):
+class Exchange:
     """An exchange.
 
     Args:
@@ -206,9 +250,13 @@ class Exchange(ABC):
 
     Attributes:
         host: the name of its virtual host.
-        type_name: the name of its type in the protocols.
+        kind: the name of its type in the protocols.
+        type_name: likewise, of an exchange.
         routes_as: the name of the type as which it routes; empty for its own.
         is_keyed: whether the type uses only the routing key.
+        is_even: whether messages with equal keys and headers have one route: then that of a run is looked up once.
+        is_destination: whether it can be bound to other exchanges.
+        takes_selectors: whether its bindings can have selectors.
         routes_by_key: whether `routes` and `find` are enough to route a message.
         sent: numbers and keeps published messages; None if the exchange does neither.
         receiver: takes some or all published messages, which are then not routed; None for most exchanges.
@@ -223,17 +271,21 @@ class Exchange(ABC):
         onward: its bindings to other exchanges (`Onward`); None if it has none.
         origins: where its bindings come from; None unless it is federated (`federate`).
         steps: steps taken so far to match messages (`matching.Steps`).
+        selectors: binding -> its selector, of those that have one. Then each message is matched anew.
     """
 
-    type_name: ClassVar[str]
+    kind: ClassVar[str]
     routes_as: ClassVar[str] = ""
     is_keyed: ClassVar[bool] = True
+    is_even: ClassVar[bool] = True
+    is_destination: ClassVar[bool] = False
+    takes_selectors: ClassVar[bool] = False
 
     __slots__ = (
-        "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed", "_sharing", "alternate",
+        "__weakref__", "_by_key", "_by_queue", "_counted", "_found", "_live", "_routed", "_sharing", "alternate",
         "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "host", "is_deleted",
         "is_internal", "name", "no_route", "onward", "origins", "policy", "receiver", "routes",
-        "routes_by_key", "sent", "steps", "store_id",
+        "routes_by_key", "selectors", "sent", "steps", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -260,16 +312,27 @@ class Exchange(ABC):
         self.origins: Origins | None = None
         self._sharing: dict[Exchange, None] = {}
         self.routes: dict[str, Route] = {}
-        self._routed = 0  # sizes of `routes`
+        self._found: dict[tuple[Binding, ...], Route] = {}  # of messages that were matched by more than the key
+        self.selectors: dict[Binding, Selector] = {}
+        self._routed = 0  # sizes of `routes` and `_found`
         self._live: dict[Route, None] = {}  # routes found since the last change of bindings
         self._counted = RoutedCounts()  # sums of dropped routes
         self.no_route = Route()
         self.binding_count = Watermark()
         self._by_queue: dict[Queue, dict[str, Binding]] = {}
         self._by_key: dict[str, dict[Queue, Binding]] = {}
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Create what the type keeps besides; the constructor calls it last."""
 
     def __repr__(self) -> str:
         return f"<{self.type_name} exchange {self.name!r}>"
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type in the protocols."""
+        return self.kind
 
     @property
     def routing_type(self) -> str:
@@ -292,11 +355,12 @@ class Exchange(ABC):
         Raises:
             RoutingLimitError: that takes too many steps.
         """
+        assert self.is_keyed, f"{self!r} does not route by key ({key!r})"
         steps = Steps()
         try:
             if self.onward is not None:
                 return self.onward.route_by_key(key, steps)
-            bindings = self.matched(key, no_headers, steps)
+            bindings = self.matched(key, NO_HEADERS, steps)
             return Route(tuple(bindings)) if bindings else self.no_route
         finally:
             self.steps += MAX_STEPS - steps.left
@@ -315,8 +379,54 @@ class Exchange(ABC):
         """The route of a message. Raises as `match`."""
         if self.onward is not None and self.onward.is_dynamic:
             return self.route_onward(message, self.onward)
+        if not self.is_keyed or self.selectors:
+            return self.route_by_contents(message)
         route = self.routes.get(message.routing_key)
         return self.find(message.routing_key) if route is None else route
+
+    def route_by_contents(self, message: Message) -> Route:
+        """The route of a message by more than its key: cached by the bindings that match. Raises as `match`."""
+        if not self._by_queue:
+            return self.no_route
+        steps = Steps()
+        try:
+            bindings = tuple(self.matched(message.routing_key, Headers(message), steps))
+        finally:
+            self.steps += MAX_STEPS - steps.left
+        return self._found.get(bindings) or self._remember(bindings)
+
+    def _remember(self, bindings: tuple[Binding, ...]) -> Route:
+        if not bindings:
+            return self.no_route
+        if len(self._found) >= MAX_ROUTES or self._routed >= MAX_ROUTED:
+            self.forget_routes()
+        route = Route(bindings)
+        self._routed += route.size
+        self._found[bindings] = route
+        return self.register(route)
+
+    def selected(self, bindings: Iterable[Binding], headers: Headers, steps: Steps) -> Collection[Binding]:
+        """Those of the bindings whose selectors match the message, or that have none: the first one of each queue."""
+        first: dict[Queue, Binding] = {}
+        for binding in bindings:
+            if binding.queue not in first and self.selects(binding, headers, steps):
+                first[binding.queue] = binding
+        return first.values()
+
+    def selects(self, binding: Binding, headers: Headers, steps: Steps) -> bool:
+        """Whether the selector of a binding matches the message, or it has none. Raises RoutingLimitError."""
+        selector = self.selectors.get(binding)
+        if selector is None:
+            return True
+        is_match = headers.match(selector, steps)
+        if steps.left < 0:
+            raise RoutingLimitError(f'exchange "{self.name}": the selectors take more than {MAX_STEPS:,} steps')
+        return is_match
+
+    @property
+    def uses_contents(self) -> bool:
+        """Whether it uses more of a message than its key."""
+        return not self.is_keyed or bool(self.selectors)
 
     def route_onward(self, message: Message, onward: Onward) -> Route:
         """The route of a message whose exchanges use more than its key. Raises as `match`."""
@@ -355,6 +465,7 @@ class Exchange(ABC):
         if self.onward is not None:
             self.onward.forget_routes()
         self.routes.clear()
+        self._found.clear()
         self._routed = 0
         for route in self._live:
             self._retire(route)
@@ -374,7 +485,8 @@ class Exchange(ABC):
     def look_again(self) -> None:
         """Decide again whether the key is enough, and forget the routes: the routing may have changed."""
         is_dynamic = self.onward is not None and self.onward.is_dynamic
-        self.routes_by_key = self.is_keyed and self.sent is None and self.receiver is None and not is_dynamic
+        is_keyed = self.is_keyed and not self.selectors
+        self.routes_by_key = is_keyed and self.sent is None and self.receiver is None and not is_dynamic
         self.forget_routes()
 
     @property
@@ -417,9 +529,27 @@ class Exchange(ABC):
         """A binding for `put`; None if it already exists.
 
         Raises:
+            InvalidArgumentError: its selector is not valid.
+            NotAllowedError: it exists with another selector.
+            NotImplementedByBrokerError: bindings to exchanges of this type have no selectors.
             ModelError: such a binding is not allowed.
         """
-        return Binding(queue, key, arguments) if self.find_binding(queue, key) is None else None
+        selector = requested_selector(arguments)
+        if selector is not None and not self.takes_selectors:
+            text = (
+                f"bindings to exchanges of type {self.type_name} have no selectors; declare the queue with qpid.filter"
+            )
+            raise NotImplementedByBrokerError(text)
+        binding = self.find_binding(queue, key)
+        if binding is None:
+            return Binding(queue, key, arguments)
+        existing = self.selectors.get(binding)
+        if (None if existing is None else existing.text) != (None if selector is None else selector.text):
+            raise NotAllowedError(
+                f'queue "{queue.name}" is bound to exchange "{self.name}" with key "{key}" and another selector: '
+                "unbind it first, or use another key"
+            )
+        return None
 
     def replaced_by(self, key: str, arguments: TypedMap) -> list[Binding]:  # noqa: ARG002 – for subclasses
         """The bindings that a new one with this key and these arguments will replace."""
@@ -434,20 +564,26 @@ class Exchange(ABC):
         """Add a binding without replacing any, for example to restore a removed one."""
         assert self.find_binding(binding.queue, binding.key) is None
         self._add(binding)
+        binding.queue.bound_to[self] = None
         self.binding_count.change(1)
         binding.queue.binding_count.change(1)
         if self.origins is not None:
             self.origins.bound(binding)
 
     def _add(self, binding: Binding) -> None:
+        selector = requested_selector(binding.arguments)
+        if selector is not None:
+            self.selectors[binding] = selector
+            self.routes_by_key = False
         self._by_queue.setdefault(binding.queue, {})[binding.key] = binding
-        binding.queue.bound_to[self] = None
         self._by_key.setdefault(binding.key, {})[binding.queue] = binding
         self.forget_routes()
 
     def remove(self, binding: Binding) -> None:
         """Remove an existing binding."""
         self._remove(binding)
+        if binding.queue not in self._by_queue:
+            binding.queue.bound_to.pop(self, None)
         self.binding_count.change(-1)
         binding.queue.binding_count.change(-1)
         if self.origins is not None:
@@ -461,10 +597,11 @@ class Exchange(ABC):
 
     def _remove(self, binding: Binding) -> None:
         _discard(self._by_queue, binding.queue, binding.key)
-        if binding.queue not in self._by_queue:
-            binding.queue.bound_to.pop(self, None)
         _discard(self._by_key, binding.key, binding.queue)
-        self.forget_routes()
+        if self.selectors.pop(binding, None) is not None and not self.selectors:
+            self.look_again()
+        else:
+            self.forget_routes()
 
     def bind(self, queue: Queue, key: str, arguments: TypedMap = EMPTY_MAP) -> Binding | None:
         """Bind a queue. Returns the binding, or None if it already existed. Raises as `prepare` does."""
@@ -507,11 +644,15 @@ class Exchange(ABC):
 
     # ---- queries ----
 
-    def would_route(self, message: Message, binding: Binding) -> bool:
-        """Whether a binding, on its own, would route this message to its queue."""
-        alone = type(self)(self.name)
+    def with_only(self, binding: Binding) -> Exchange:
+        """An exchange of its type that has a copy of one binding, and of which the queue knows nothing: to try it."""
+        alone = self._another()
         alone._add(Binding(binding.queue, binding.key, binding.arguments))
-        return bool(alone.route(message).queues)
+        return alone
+
+    def _another(self) -> Exchange:
+        """An exchange of its type without bindings."""
+        return type(self)(self.name)
 
     def bound(
         self, queue: Queue | None = None, key: str | None = None, arguments: TypedMap | None = None
@@ -674,18 +815,11 @@ class Onward:
 
     def route_by_key(self, key: str, steps: Steps) -> Route:
         """The route for a routing key, which the source caches."""
-        return _route(_hops(self._source, key, no_headers, steps))
+        return _route(_hops(self._source, key, NO_HEADERS, steps))
 
     def route(self, message: Message, steps: Steps) -> Route:
         """The route of a message."""
-        decoded: list[Mapping[str, Hashable]] = []
-
-        def headers() -> Mapping[str, Hashable]:
-            if not decoded:
-                decoded.append({name: comparable(typed) for name, typed in message.headers().entries})
-            return decoded[0]
-
-        hops = _hops(self._source, message.routing_key, headers, steps)
+        hops = _hops(self._source, message.routing_key, Headers(message), steps)
         route = self._found.get(hops)
         if route is None:
             if len(self._found) >= MAX_FOUND or self._found_size >= MAX_ROUTED:
@@ -709,9 +843,12 @@ def check_binding(binding: ExchangeBinding) -> None:
         InternalError: the arguments have no valid criteria.
     """
     for exchange in (binding.source, binding.destination):
-        if exchange.type_name not in _TYPES or not exchange.name:
+        is_able = exchange.type_name in _TYPES or (exchange is binding.destination and exchange.is_destination)
+        if not is_able or not exchange.name:
             text = f'exchange "{exchange.name}" is of type {exchange.type_name}: other exchanges cannot be bound to it'
             raise NotImplementedByBrokerError(text)
+    if requested_selector(binding.arguments) is not None:
+        raise NotImplementedByBrokerError("bindings between exchanges have no selectors; bind a queue with one")
     if binding.source.type_name == "headers":
         parse_criteria(binding.arguments)
 
@@ -732,7 +869,7 @@ def refresh(exchanges: Iterable[Exchange]) -> None:
                 leads_to.setdefault(binding.destination, []).append(exchange)
         if exchange.alternate is not None:
             leads_to.setdefault(exchange.alternate, []).append(exchange)
-        if not exchange.is_keyed:
+        if exchange.uses_contents:
             work.append(exchange)
     dynamic = dict.fromkeys(work)
     while work:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import INITIAL_VALUE
 from qstore.broker.model.errors import ModelError
-from qstore.broker.model.exchanges.exchange import Headers
+from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.fanout import FanoutExchange
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding
@@ -64,7 +64,7 @@ class _Nothing:
 class FailoverExchange(FanoutExchange):
     """The exchange; `sent` keeps the last message for later bindings."""
 
-    type_name: ClassVar[str] = FAILOVER
+    kind: ClassVar[str] = FAILOVER
 
     __slots__ = ()
 
@@ -76,9 +76,8 @@ class FailoverExchange(FanoutExchange):
         """No binding: only `KnownHosts` sends messages to its queues."""
         return ()
 
-    def would_route(self, message: Message, binding: Binding) -> bool:  # noqa: ARG002
-        """True: the last message goes to each later binding."""
-        return True
+    def _another(self) -> Exchange:
+        return FanoutExchange(self.name)
 
 
 class KnownHosts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qstore.broker.model.exchanges.exchange import BoundResult, Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
@@ -21,25 +21,17 @@ if TYPE_CHECKING:
 class FanoutExchange(Exchange):
     """An exchange of type fanout."""
 
-    type_name: ClassVar[str] = "fanout"
+    kind: ClassVar[str] = "fanout"
+    takes_selectors: ClassVar[bool] = True
 
     __slots__ = ("_all",)
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        alternate: Exchange | None = None,
-        arguments: TypedMap = EMPTY_MAP,
-    ) -> None:
-        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
+    def _set_up(self) -> None:
         self._all: Route | None = None
 
-    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – all count
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – the key does not count
         """All bindings."""
-        return tuple(self.bindings)
+        return self.selected(self.bindings, headers, steps) if self.selectors else tuple(self.bindings)
 
     def match(self, key: str) -> Route:
         """All queues that are bound: one route for all keys, unless exchanges are bound as well."""

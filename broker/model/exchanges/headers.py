@@ -14,60 +14,41 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.exchange import MAX_ROUTED, MAX_ROUTES, Exchange, Headers
-from qstore.broker.model.exchanges.matching import PRESENT, Criteria, Steps, comparable, parse_criteria
-from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.broker.model.exchanges.exchange import Exchange, Headers
+from qstore.broker.model.exchanges.matching import PRESENT, Criteria, Steps, parse_criteria
+from qstore.broker.model.exchanges.route import Binding
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
 
 
 class HeadersExchange(Exchange):
     """An exchange of type headers."""
 
-    type_name: ClassVar[str] = "headers"
+    kind: ClassVar[str] = "headers"
     is_keyed: ClassVar[bool] = False
+    takes_selectors: ClassVar[bool] = True
+    __slots__ = ("_count", "_criteria", "_numbers", "_unconditional", "_wanting")
 
-    __slots__ = ("_count", "_criteria", "_found", "_numbers", "_unconditional", "_wanting")
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        alternate: Exchange | None = None,
-        arguments: TypedMap = EMPTY_MAP,
-    ) -> None:
-        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
+    def _set_up(self) -> None:
         self._criteria: dict[Binding, Criteria] = {}
         self._numbers: dict[Binding, int] = {}  # in order of creation
         self._count = 0
         self._wanting: dict[tuple[str, Hashable], dict[Binding, None]] = {}  # header and value -> its bindings
         self._unconditional: dict[Binding, None] = {}
-        self._found: dict[tuple[Binding, ...], Route] = {}  # by matching bindings
 
     # ---- routing ----
 
-    def route(self, message: Message) -> Route:
-        """The queues with a binding that matches the headers of this message."""
-        if self.onward is not None:
-            return self.route_onward(message, self.onward)
-        if not self._criteria:
-            return self.no_route
-        headers = {name: comparable(typed) for name, typed in message.headers().entries}
-        bindings = tuple(self.matched(message.routing_key, lambda: headers, Steps()))
-        return self._found.get(bindings) or self._remember(bindings)
-
-    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – the headers count
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – the key does not count
         """The bindings that match these headers, one for each queue."""
         first: dict[Queue, Binding] = {}
         if self._criteria:
             found = headers()
             for binding in sorted(self.candidates(found), key=self._numbers.__getitem__):
-                if binding.queue not in first and self._criteria[binding].match(found):
+                if binding.queue in first or not self._criteria[binding].match(found):
+                    continue
+                if not self.selectors or self.selects(binding, headers, steps):
                     first[binding.queue] = binding
         return first.values()
 
@@ -80,25 +61,6 @@ class HeadersExchange(Exchange):
                 if bindings:
                     candidates |= bindings
         return candidates
-
-    def _remember(self, bindings: tuple[Binding, ...]) -> Route:
-        if not bindings:
-            return self.no_route
-        if len(self._found) >= MAX_ROUTES or self._routed >= MAX_ROUTED:
-            self.forget_routes()
-        route = Route(bindings)
-        self._routed += route.size
-        self._found[bindings] = route
-        return self.register(route)
-
-    def drop_routes(self) -> None:
-        """As `Exchange.drop_routes`."""
-        super().drop_routes()
-        self._found.clear()
-
-    def match(self, key: str) -> Route:
-        """Never called: this exchange does not route by key (`is_keyed`)."""
-        raise AssertionError(f"the headers exchange {self.name!r} does not route by key ({key!r})")
 
     # ---- bindings ----
 

@@ -9,7 +9,8 @@ have
     qpid.fed.tags      the names of the brokers that have passed the binding on, with commas between
 
 One binding may be there for several origins; it ends with the last one. What an exchange wants of other brokers is a
-set of `Wanted`: a key, for a headers exchange with its criteria, and an origin. It is there as long as any binding
+set of `Wanted`: a key, for a headers exchange with its criteria, for an XML
+exchange with its query, and an origin. It is there as long as any binding
 gives a reason for it. A route announces what is wanted for a reason that has not passed the route's other broker: so a
 binding never comes back to a broker, however the brokers are linked.
 
@@ -43,7 +44,7 @@ class Wanted(NamedTuple):
 
     Attributes:
         key: the binding key.
-        arguments: the criteria, of a headers exchange.
+        arguments: the criteria or the query, of a headers or an XML exchange.
         origin: the name of the broker where they are wanted; empty for this one.
     """
 
@@ -164,7 +165,7 @@ class Origins:
     def _wanted_by(self, binding: Binding, origin: str) -> Wanted:
         if self._type == "fanout":
             return Wanted("", EMPTY_MAP, origin)
-        if self._type != "headers":
+        if self._type not in ("headers", "xml"):
             return Wanted(binding.key, EMPTY_MAP, origin)
         return Wanted(binding.key, criteria_in(binding.arguments), origin)
 

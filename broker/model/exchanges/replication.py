@@ -15,7 +15,7 @@ from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.replication.replica import Replica
-from qstore.formats.values import EMPTY_MAP, TypedMap
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
@@ -28,21 +28,12 @@ class ReplicationExchange(Exchange):
         replica: applies the events.
     """
 
-    type_name: ClassVar[str] = "replication"
+    kind: ClassVar[str] = "replication"
     is_keyed: ClassVar[bool] = False
 
     __slots__ = ("replica",)
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        alternate: Exchange | None = None,
-        arguments: TypedMap = EMPTY_MAP,
-    ) -> None:
-        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
+    def _set_up(self) -> None:
         self.receiver = self.replica = Replica()
 
     def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – there are none

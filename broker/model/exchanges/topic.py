@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps, TopicIndex
 from qstore.broker.model.exchanges.route import Binding
-from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
@@ -21,21 +20,13 @@ if TYPE_CHECKING:
 class TopicExchange(Exchange):
     """An exchange of type topic."""
 
-    type_name: ClassVar[str] = "topic"
+    kind: ClassVar[str] = "topic"
+    takes_selectors: ClassVar[bool] = True
 
     __slots__ = ("_index",)
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        alternate: Exchange | None = None,
-        arguments: TypedMap = EMPTY_MAP,
-    ) -> None:
-        super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
-        self._index = TopicIndex(name)
+    def _set_up(self) -> None:
+        self._index = TopicIndex(self.name)
 
     def _add(self, binding: Binding) -> None:
         if binding.key not in self._by_key:
@@ -47,9 +38,12 @@ class TopicExchange(Exchange):
         if binding.key not in self._by_key:
             self._index.remove(binding.key)
 
-    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:
         """The bindings with a pattern that matches this key, one for each queue."""
         patterns = self._index.match(key, steps)
+        if self.selectors:
+            every = (binding for pattern in patterns for binding in self._by_key[pattern].values())
+            return self.selected(every, headers, steps)
         if len(patterns) == 1:
             return self._by_key[patterns[0]].values()
         first: dict[Queue, Binding] = {}

@@ -40,6 +40,8 @@
     qpid.alert_count_up, x-qpid-maximum-message-count     other names for qpid.alert_count
     qpid.alert_size_up, x-qpid-maximum-message-size       other names for qpid.alert_size
     x-qpid-minimum-alert-repeat-gap                       another name for qpid.alert_repeat_gap
+    qpid.max_consumers        the most consumers that the queue may have; 0 for no limit
+    qpid.alert_message_size, qpid.alert_message_age, qpid.slow_consumer_...     see `patrol`
 
 Those of RabbitMQ's classic queues are mapped to these:
 
@@ -51,14 +53,24 @@ Those of RabbitMQ's classic queues are mapped to these:
     x-message-ttl        milliseconds that a message may be on the queue
     x-dead-letter-exchange, x-dead-letter-routing-key
                          where messages go that are rejected, expire or are displaced (`broker.model.dead_letters`)
+    x-dead-letter-strategy
+                         at-most-once; or at-least-once, for quorum queues with a dead-letter exchange and x-overflow
+                         reject-publish: a dead message stays until another queue has it
     x-expires            milliseconds after which an unused queue is deleted: no consumers, not declared again, no
                          basic.get
     x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
                          higher ones count as this; 0 for no priorities
-    x-queue-type         classic; or quorum: a durable queue that counts how often a message returns, without replicas
+    x-queue-type         classic; quorum: a durable queue that counts how often a message returns, without replicas; or
+                         stream: messages stay when they are consumed (`stream`)
     x-delivery-limit     how often it may; then it is dead-lettered, or dropped. -1: without limit; 20 by default. Only
                          for quorum queues
     x-single-active-consumer  true: one consumer at a time gets messages (`consumers`)
+
+Of streams only, where x-max-length-bytes is what they keep:
+
+    x-max-age            how long they keep messages: a number with a unit, Y, M, D, h, m or s
+    x-stream-max-segment-size-bytes   the largest segment; messages are dropped by segments
+    x-stream-keep-unread how long they keep messages for the name of a consumer that is not there: likewise
 
 Both names of one feature cannot be given together.
 
@@ -73,6 +85,7 @@ Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges", "Priority Queue 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -80,6 +93,7 @@ from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, QUEUE_TYP
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
 from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
 from qstore.broker.model.queues.flow_control import REPEAT_GAP, AlertArguments, FlowArguments
+from qstore.broker.model.queues.patrol import SLOW_POLICIES, PatrolArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.page_file import PAGE_UNIT
@@ -126,6 +140,11 @@ FAIR_SHARE: Final = ("qpid.fairshare", "x-qpid-fairshare")
 _MAX_DIGITS: Final = 20  # of 2^64
 _MAX_HEADER_NAME: Final = 255  # bytes
 
+_ALERT_AGE: Final = ("qpid.alert_message_age", "x-qpid-maximum-message-age")
+MAX_CONSUMERS: Final = "qpid.max_consumers"
+SLOW_POLICY: Final = "qpid.slow_consumer_policy"
+SLOW_THRESHOLDS: Final = ("qpid.slow_consumer_count", "qpid.slow_consumer_size", "qpid.slow_consumer_age")
+DELETES_DURABLE: Final = "qpid.slow_consumer_delete_durable"
 _FLOW_STOP_SIZE: Final = ("qpid.flow_stop_size", "x-qpid-capacity")
 _FLOW_RESUME_SIZE: Final = ("qpid.flow_resume_size", "x-qpid-flow-resume-capacity")
 _ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
@@ -137,18 +156,35 @@ OVERFLOW: Final = "x-overflow"
 HIGHEST_PRIORITY: Final = "x-max-priority"
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
 LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
+REJECT_PUBLISH: Final = "reject-publish"
 REJECT_DEAD: Final = "reject-publish-dlx"
-_POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject", REJECT_DEAD: "reject"}
+_POLICIES: Final = {"drop-head": "ring", REJECT_PUBLISH: "reject", REJECT_DEAD: "reject"}
 _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 
 DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_KEY: Final = "x-dead-letter-routing-key"
+DEAD_STRATEGY: Final = "x-dead-letter-strategy"
+AT_MOST_ONCE: Final = "at-most-once"
+AT_LEAST_ONCE: Final = "at-least-once"
 
 DELIVERY_LIMIT: Final = "x-delivery-limit"
 
+MAX_AGE: Final = "x-max-age"
+SEGMENT_BYTES: Final = "x-stream-max-segment-size-bytes"
+KEEP_UNREAD: Final = "x-stream-keep-unread"
+OF_STREAMS: Final = (MAX_AGE, SEGMENT_BYTES, KEEP_UNREAD)
+MAX_SEGMENT_BYTES: Final = 3_000_000_000
+"""The largest value of x-stream-max-segment-size-bytes, as in RabbitMQ."""
+
+_UNITS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
+_interval: Final = re.compile(r"(\d{1,10})([YMDhms])", re.ASCII).fullmatch
+
 NAMES: Final = frozenset(
-    (DELIVERY_LIMIT, MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *LENGTHS)
-)
+    (
+        DELIVERY_LIMIT, MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY,
+        DEAD_STRATEGY, *LENGTHS,
+    )
+)  # fmt: skip
 """The arguments of RabbitMQ's classic queues."""
 
 _MAX_TRACE: Final = 4096  # characters
@@ -164,10 +200,12 @@ class DeadLetterArguments(NamedTuple):
     Attributes:
         exchange: name of the exchange; empty for the default exchange.
         routing_key: their new key; None to keep their own.
+        is_at_least_once: whether each of them stays on its queue until another one has it.
     """
 
     exchange: str
     routing_key: str | None = None
+    is_at_least_once: bool = False
 
 
 class QueueArguments(NamedTuple):
@@ -206,6 +244,13 @@ class QueueArguments(NamedTuple):
         trace_id: the name that is added to the trace of messages; empty for none.
         trace_excludes: names in the trace with which messages are dropped.
         is_early: whether a stored message is delivered before its record is on the disk; None if not given.
+        keeps_place: whether a message of a last value queue takes the place of the one that it displaces.
+        max_consumers: the most consumers that it may have; 0 for no limit.
+        patrol: what is watched by the time.
+        is_stream: whether it is declared as a stream.
+        max_age: seconds that a stream keeps messages; 0 for no limit.
+        segment_bytes: bytes of its largest segment; 0 if not given.
+        keep_unread: seconds that it keeps messages for a name that no consumer has; 0 for none.
     """
 
     max_messages: int = 0
@@ -240,6 +285,19 @@ class QueueArguments(NamedTuple):
     is_quorum: bool = False
     trace_id: str = ""
     trace_excludes: frozenset[str] = frozenset()
+    is_stream: bool = False
+    max_age: float = 0.0
+    segment_bytes: int = 0
+    keep_unread: float = 0.0
+    keeps_place: bool = False
+    max_consumers: int = 0
+    patrol: PatrolArguments = PatrolArguments()
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether each dead message stays on the queue until another one has it."""
+        is_wanted = self.dead_letter is not None and self.dead_letter.is_at_least_once
+        return is_wanted and self.is_quorum and self.overflow == REJECT_PUBLISH
 
 
 #: No arguments given.
@@ -259,6 +317,8 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     """
     classic = {name: as_text(typed.value) for name, typed in arguments.entries if name in NAMES}
     dead_letter = dead_letter_arguments(arguments)
+    if POLICY_TYPE in arguments and is_stream(arguments):
+        raise InvalidArgumentError(f"{POLICY_TYPE} is for other queues: a stream drops its oldest messages")
     arguments = mapped(arguments)
     given = plain(arguments)
     sent = {own: name for name, own in LENGTHS.items() if name in classic}  # errors say the name that the client sent
@@ -323,7 +383,52 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         is_quorum(arguments),
         _trace_id(given),
         _trace_excludes(given),
+        given.get(QUEUE_TYPE) == "stream",
+        read_interval(MAX_AGE, given[MAX_AGE]) if MAX_AGE in given else 0.0,
+        _count(SEGMENT_BYTES, given[SEGMENT_BYTES], MAX_SEGMENT_BYTES) if SEGMENT_BYTES in given else 0,
+        read_interval(KEEP_UNREAD, given[KEEP_UNREAD]) if KEEP_UNREAD in given else 0.0,
+        last_value_key == OLD_KEY and not _name_of_header(LAST_VALUE_KEY, given),
+        counts.get(MAX_CONSUMERS, 0),
+        _patrol(given, counts),
     )
+
+
+def _patrol(given: Mapping[str, object], counts: Mapping[str, int]) -> PatrolArguments:
+    """What is watched by the time."""
+    policy = given.get(SLOW_POLICY, "")
+    if policy != "" and policy not in SLOW_POLICIES:
+        raise InvalidArgumentError(f"{SLOW_POLICY} is {shown(policy)}, not one of {', '.join(SLOW_POLICIES)}")
+    thresholds = [counts.get(name, 0) for name in SLOW_THRESHOLDS]
+    if policy and not any(thresholds):
+        raise InvalidArgumentError(f"{SLOW_POLICY} is given without one of {', '.join(SLOW_THRESHOLDS)}")
+    if not policy and any(thresholds):
+        raise InvalidArgumentError(f"{', '.join(SLOW_THRESHOLDS)} are given without {SLOW_POLICY}")
+    age = _first(counts, _ALERT_AGE) or 0
+    return PatrolArguments(
+        counts.get("qpid.alert_message_size", 0),
+        age / 1000,
+        str(policy),
+        thresholds[0],
+        thresholds[1],
+        thresholds[2] / 1000,
+        is_set(given.get(DELETES_DURABLE)),
+        counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
+    )
+
+
+def read_interval(name: str, value: object) -> float:
+    """The seconds of an interval such as "5m": a number with one of the units Y, M, D, h, m, s.
+
+    A year has 365 days and a month 30, as in RabbitMQ.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    match = _interval(value) if isinstance(value, str) else None
+    if match is None:
+        text = f'{name} is {shown(value)}, not a number with a unit, Y, M, D, h, m or s, as in "5m"'
+        raise InvalidArgumentError(text)
+    return float(int(match[1]) * _UNITS[match[2]])
 
 
 def _trace_id(given: Mapping[str, object]) -> str:
@@ -384,17 +489,43 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
 
 
 def check_type(
-    name: str, parsed: QueueArguments, *, durable: bool, exclusive: bool, auto_delete: bool, is_server_named: bool
+    name: str,
+    parsed: QueueArguments,
+    *,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    is_server_named: bool,
+    has_alternate: bool = False,
 ) -> None:
     """Check that a queue's type goes with the rest of its declaration, as in RabbitMQ.
 
     Raises:
         PreconditionFailedError: it does not.
     """
+    if parsed.is_stream:
+        wrong = {
+            "exclusive": exclusive,
+            "non-durable": not durable,
+            "auto-delete": auto_delete or parsed.auto_delete is True,
+            "server-named": is_server_named,
+            "with an alternate exchange": has_alternate,
+            **_not_for_streams(parsed),
+        }
+        for what, is_so in wrong.items():
+            if is_so:
+                raise PreconditionFailedError(f"invalid property for queue '{name}': a stream cannot be {what}")
+        return
+    if parsed.max_age or parsed.segment_bytes or parsed.keep_unread:
+        text = f"invalid arg for queue '{name}': only {QUEUE_TYPE} 'stream' has {', '.join(OF_STREAMS)}"
+        raise PreconditionFailedError(text)
+    if not parsed.is_quorum and parsed.delivery_limit is not None:
+        text = f"invalid arg '{DELIVERY_LIMIT}' for queue '{name}': only {QUEUE_TYPE} 'quorum' counts deliveries"
+        raise PreconditionFailedError(text)
+    if parsed.dead_letter is not None and parsed.dead_letter.is_at_least_once and not parsed.keeps_dead:
+        needed = f"{QUEUE_TYPE} 'quorum' and {OVERFLOW} '{REJECT_PUBLISH}'"
+        raise PreconditionFailedError(f"{DEAD_STRATEGY} '{AT_LEAST_ONCE}' for queue '{name}' needs {needed}")
     if not parsed.is_quorum:
-        if parsed.delivery_limit is not None:
-            text = f"invalid arg '{DELIVERY_LIMIT}' for queue '{name}': only {QUEUE_TYPE} 'quorum' counts deliveries"
-            raise PreconditionFailedError(text)
         return
     wrong = {
         "exclusive": exclusive,
@@ -410,10 +541,54 @@ def check_type(
             raise PreconditionFailedError(f"invalid property for queue '{name}': a quorum queue cannot be {what}")
 
 
+def _not_for_streams(parsed: QueueArguments) -> dict[str, bool]:
+    """What other queues can be, and whether the arguments ask for it."""
+    return {
+        f"with a TTL for messages ({MESSAGE_TTL})": parsed.message_ttl is not None,
+        f"one that expires ({EXPIRES})": parsed.expires > 0,
+        f"with a dead-letter exchange ({DEAD_EXCHANGE})": parsed.dead_letter is not None,
+        f"with priorities ({HIGHEST_PRIORITY})": parsed.levels > 1,
+        "limited by a number of messages (x-max-length)": parsed.max_messages > 0,
+        f"with another policy at its limit ({OVERFLOW})": bool(parsed.overflow),
+        f"with a limit of deliveries ({DELIVERY_LIMIT})": parsed.delivery_limit is not None,
+        "a last value queue": bool(parsed.last_value_key),
+        "with message groups": bool(parsed.group_header),
+        f"paged ({PAGING})": parsed.pages > 0,
+        f"with a selector ({FILTER})": parsed.filter is not None,
+        f"without local messages ({NO_LOCAL})": parsed.no_local,
+        f"browse-only ({BROWSE_ONLY})": parsed.is_browse_only,
+        "with numbered messages": bool(parsed.sequence_header),
+        f"limited by a number of consumers ({MAX_CONSUMERS})": parsed.max_consumers > 0,
+        f"with a policy for slow consumers ({SLOW_POLICY})": bool(parsed.patrol.slow_policy),
+        "with alerts for messages": parsed.patrol.message_size > 0 or parsed.patrol.message_age > 0,
+        f"with events of its messages ({EVENT_GENERATION})": parsed.event_generation > 0,
+        f"traced ({TRACE_ID})": bool(parsed.trace_id or parsed.trace_excludes),
+        "watched for slow consumers, or large or old messages": (
+            parsed.patrol.needs_time or parsed.patrol.message_size > 0
+        ),
+        "with flow control": any((parsed.flow.stop_count, parsed.flow.stop_size)),
+    }
+
+
+def is_interval(name: str, value: object) -> bool:
+    """Whether a value of this argument is an interval."""
+    try:
+        read_interval(name, value)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
 def is_quorum(arguments: TypedMap) -> bool:
     """Whether they declare a quorum queue."""
     typed = arguments.get(QUEUE_TYPE)
     return typed is not None and as_text(typed.value) == "quorum"
+
+
+def is_stream(arguments: TypedMap) -> bool:
+    """Whether they declare a stream."""
+    typed = arguments.get(QUEUE_TYPE)
+    return typed is not None and as_text(typed.value) == "stream"
 
 
 def mapped(arguments: TypedMap) -> TypedMap:
@@ -442,7 +617,7 @@ def mapped(arguments: TypedMap) -> TypedMap:
         if POLICY_TYPE in names:
             raise InvalidArgumentError(f"{OVERFLOW} and {POLICY_TYPE} cannot be given for the same queue")
         entries.append((POLICY_TYPE, TypedValue(STR16, _POLICIES[str(policy)])))
-    if policy in ("reject-publish", REJECT_DEAD):
+    if policy in (REJECT_PUBLISH, REJECT_DEAD):
         entries += [(name, TypedValue(UINT64, 0)) for name in _STOPS if name not in names]
     return TypedMap(tuple(entries))
 
@@ -451,13 +626,16 @@ def dead_letter_arguments(arguments: TypedMap) -> DeadLetterArguments | None:
     """Where the dead messages of a queue go; None if they are dropped.
 
     Raises:
-        InvalidArgumentError: one of them is not a name, or there is a routing key without an exchange.
+        InvalidArgumentError: one of them is not a name, the strategy is unknown, or there is no exchange for them.
     """
-    exchange, key = _name(arguments, DEAD_EXCHANGE), _name(arguments, DEAD_KEY)
+    exchange, key, strategy = (_name(arguments, each) for each in (DEAD_EXCHANGE, DEAD_KEY, DEAD_STRATEGY))
+    if strategy not in (None, AT_MOST_ONCE, AT_LEAST_ONCE):
+        raise InvalidArgumentError(f"{DEAD_STRATEGY} is {shown(strategy)}, not {AT_MOST_ONCE} or {AT_LEAST_ONCE}")
     if exchange is not None:
-        return DeadLetterArguments(exchange, key)
-    if key is not None:
-        raise InvalidArgumentError(f"{DEAD_KEY} is given without {DEAD_EXCHANGE}")
+        return DeadLetterArguments(exchange, key, strategy == AT_LEAST_ONCE)
+    for argument, is_given in ((DEAD_KEY, key is not None), (DEAD_STRATEGY, strategy == AT_LEAST_ONCE)):
+        if is_given:
+            raise InvalidArgumentError(f"{argument} is given without {DEAD_EXCHANGE}")
     return None
 
 

@@ -12,20 +12,27 @@ part            decides                                         without it
 `flow_control`  when publishers wait, and alerts                its depth has no effect
 `residency`     which of its messages are in memory             all of them
 `consumers`     which consumers are offered a message           all, in turn
+
+A stream is a queue of another kind (`stream`): it has none of these but `flow_control`, for alerts.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.caller import BROKER
+from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
+from qstore.broker.model.exchanges.history import RecentHistoryExchange
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.arguments import (
     FLOW_TO_DISK,
+    LENGTHS,
     NO_ARGUMENTS,
+    POLICY_TYPE,
+    REJECT,
     REJECT_DEAD,
     RING,
     RING_STRICT,
@@ -34,7 +41,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
     read_usable,
 )
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import HISTORY, WAITING
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import (
@@ -61,8 +68,12 @@ from qstore.broker.model.queues.limits import (
     RingLimit,
     SelfDestruct,
 )
+from qstore.broker.model.queues.patrol import Patrol
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Retention, Stream
+from qstore.broker.model.queues.stream_log import MAX_BYTES as MAX_SEGMENT
+from qstore.broker.model.queues.stream_log import StreamCache
 from qstore.broker.model.replication.source import EventGeneration, ReplicatingListener
 from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.paging_directory import PagingDirectory, cannot_restore
@@ -73,6 +84,7 @@ from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.arguments import Applied
     from qstore.broker.model.events import Event
     from qstore.broker.model.message import RestoreMessage
     from qstore.broker.model.queues.expiry import Expiries
@@ -87,6 +99,12 @@ SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 <
 
 DELIVERIES: Final = 20
 """How often a message of a quorum queue may return, if neither the declaration nor a policy says so."""
+
+STREAM_CACHE_BYTES: Final = 32 << 20
+"""Messages of all streams that are in memory, because consumers have just read them."""
+
+MIN_SEGMENT: Final = 4096
+"""Bytes of the smallest segment of a stream."""
 
 MIN_BUDGET: Final = 1 << 20
 """Least bytes that a queue may have in memory: a few stretches."""
@@ -121,6 +139,10 @@ class QueueFactory:
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
         expiries: removes messages at the head of queues when they expire.
+        patrol: watches queues that ask for it.
+        default_policy: what durable queues do at their limit that declare no policy.
+        stream_made: called with each new stream.
+        forget_stream: deletes what is stored of an earlier stream of a virtual host with a name.
     """
 
     def __init__(
@@ -143,6 +165,11 @@ class QueueFactory:
         self.divert: Callable[[Queue, Entry], bool] = lambda _queue, _entry: False
         self.listener: ReplicatingListener | None = None
         self.expiries: Expiries | None = None
+        self.patrol = Patrol(lambda _event: None, lambda: 0.0)
+        self.default_policy = REJECT
+        self._stream_cache = StreamCache(STREAM_CACHE_BYTES)
+        self.stream_made: Callable[[Stream], None] = lambda _stream: None
+        self.forget_stream: Callable[[str, str], Coroutine[Any, Any, None]] = _nothing_stored
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
         """Let queues move messages to paging files, each of at most `max_bytes`; 0 for no limit."""
@@ -158,8 +185,19 @@ class QueueFactory:
     def read(self, name: str, arguments: TypedMap, *, durable: bool) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
         parsed = read_arguments(arguments)
+        if parsed.is_stream and self._store is None:
+            raise PreconditionFailedError(f"queue '{name}' cannot be a stream: the broker has no store")
+        parsed = self._with_default(parsed, arguments, durable=durable)
         self._watches.check(name, parsed, self._capacity(parsed, durable=durable))
         return parsed
+
+    def _with_default(self, parsed: QueueArguments, arguments: TypedMap, *, durable: bool) -> QueueArguments:
+        """With the default policy for durable queues, if neither the declaration nor a policy has one."""
+        is_given = parsed.overflow != "" or any(arguments.get(each) is not None for each in (POLICY_TYPE, *LENGTHS))
+        if self.default_policy == REJECT or is_given or not durable or parsed.is_stream or parsed.last_value_key:
+            return parsed
+        has_limit = parsed.max_messages > 0 or bool(parsed.max_bytes)
+        return parsed._replace(policy=self.default_policy) if has_limit else parsed
 
     def make(
         self,
@@ -176,6 +214,9 @@ class QueueFactory:
         policy, effective = host.policy_of(name, arguments)
         if effective is not arguments:
             parsed, _ = read_usable(effective)
+        parsed = self._with_default(parsed, effective, durable=durable)
+        if parsed.is_stream and journal is not None:
+            return self._make_stream(host, name, policy, arguments, parsed, journal)
         order = self._order(parsed)
         capacity = self._capacity(parsed, durable=journal is not None)
         residency = self._residency(name, order, parsed, journal)
@@ -183,8 +224,12 @@ class QueueFactory:
         if parsed.policy == FLOW_TO_DISK and residency is not None:
             limit = self._disk_limit(parsed, residency, durable=journal is not None)
         if parsed.last_value_key:
-            last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
+            last_values = LastValues(
+                parsed.last_value_key, keeps_browsed=parsed.keeps_browsed, keeps_place=parsed.keeps_place
+            )
             displacements = (last_values, *displacements)
+        if parsed.patrol.message_size:
+            displacements = (*displacements, self.patrol.large_messages(parsed.patrol))
         if parsed.event_generation and self.listener is not None:  # its event precedes those of displaced messages
             events = EventGeneration(name, self.listener, with_dequeues=parsed.event_generation > 1)
             displacements = (events, *displacements)
@@ -211,7 +256,7 @@ class QueueFactory:
             limit=limit,
             displacements=displacements,
             eligibility=eligibility,
-            watch=self._watches.make(name, parsed, capacity),
+            watch=self._watches.make(host.name, name, parsed, capacity),
             residency=residency,
             is_single_active=parsed.is_single_active,
             clock=self._clock,
@@ -222,11 +267,41 @@ class QueueFactory:
         if is_schedule:
             queue.owner, queue.is_private, queue.expiries = host.schedule, True, None
             host.schedule.queue = queue
+        elif name.startswith(HISTORY):
+            queue.owner, queue.is_private = BROKER, True
+            exchange = host.exchanges.get(name.removeprefix(HISTORY))
+            if isinstance(exchange, RecentHistoryExchange):  # which is recovered before
+                exchange.history.queue = queue
         self._set_times(host, queue, parsed)
         if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
             queue.deliver_before_sync()
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
+        queue.max_consumers = parsed.max_consumers
+        self.patrol.watch(queue, parsed.patrol)
         return queue
+
+    def _make_stream(
+        self, host: VirtualHost, name: str, policy: Applied, arguments: TypedMap, parsed: QueueArguments, journal: Any
+    ) -> Stream:
+        assert self._store is not None
+        stream = Stream(
+            name,
+            self._tick,
+            store=self._store,
+            journal=journal,
+            restore=self.restore,
+            cache=self._stream_cache,
+            clock=self._clock,
+            arguments=arguments,
+            retention=_retention(parsed),
+            is_single_active=parsed.is_single_active,
+        )
+        stream.watch = self._watches.make(host.name, name, parsed, Capacity())
+        stream.host, stream.policy, stream.max_consumers = host.name, policy, parsed.max_consumers
+        if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
+            stream.deliver_before_sync()
+        self.stream_made(stream)
+        return stream
 
     def _set_times(self, host: VirtualHost, queue: Queue, parsed: QueueArguments) -> None:
         """Set when messages of a queue expire, when it does, how often they may return, and where dead ones go."""
@@ -237,8 +312,11 @@ class QueueFactory:
         wanted, current = parsed.dead_letter, queue.dead_letter
         if wanted is None:
             queue.dead_letter = None
-        elif current is None or (current.exchange, current.routing_key) != wanted:
-            queue.dead_letter = host.dead_letter(*wanted)
+        else:
+            exchange, key, is_kept = wanted.exchange, wanted.routing_key, parsed.keeps_dead
+            now = None if current is None else (current.exchange, current.routing_key, current.is_at_least_once)
+            if now != (exchange, key, is_kept):
+                queue.dead_letter = host.dead_letters.to(exchange, key, is_at_least_once=is_kept)
 
     def refit(self, host: VirtualHost, queue: Queue, arguments: TypedMap) -> None:
         """Change the limits, times and destinations of a host's running queue to those of other effective arguments.
@@ -246,6 +324,11 @@ class QueueFactory:
         Messages beyond a new limit leave as when another one arrives. Everything else of it stays as it is.
         """
         parsed, _ = read_usable(arguments)
+        parsed = self._with_default(parsed, arguments, durable=queue.durable)
+        queue.max_consumers = parsed.max_consumers
+        if isinstance(queue, Stream):
+            queue.retain(_retention(parsed))
+            return
         is_durable = queue.journal is not None
         capacity = self._capacity(parsed, durable=is_durable)
         limit, limiting = self._limit(host, queue.name, parsed, capacity)
@@ -259,7 +342,7 @@ class QueueFactory:
             ring.use(limit if isinstance(limit, RingLimit) else RingLimit(Capacity(), is_strict=False))
             limiting = (ring, *(each for each in limiting if not isinstance(each, Ring)))
         self._set_times(host, queue, parsed)
-        queue.change_limit(limit, (*others, *limiting), self._watches.make(queue.name, parsed, capacity))
+        queue.change_limit(limit, (*others, *limiting), self._watches.make(host.name, queue.name, parsed, capacity))
 
     def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency | None:
         """The part that decides which messages are in memory; None if all must be.
@@ -359,6 +442,19 @@ class QueueFactory:
         return Limit(capacity), ()
 
 
+async def _nothing_stored(_host: str, _name: str) -> None:
+    """Nothing is stored of streams."""
+
+
+def _retention(parsed: QueueArguments) -> Retention:
+    """What a stream keeps; segments are so small that it can drop an eighth of what it keeps."""
+    max_bytes = parsed.max_bytes or 0
+    largest = min(parsed.segment_bytes or MAX_SEGMENT, MAX_SEGMENT)
+    if max_bytes:
+        largest = min(largest, max(max_bytes // 8, MIN_SEGMENT))
+    return Retention(max_bytes, parsed.max_age, parsed.keep_unread, largest)
+
+
 class WatchFactory:
     """Makes the depth watches of one broker's queues.
 
@@ -384,13 +480,13 @@ class WatchFactory:
     ) -> None:
         self._stops, self._emit, self._monotonic = stops, emit, monotonic
         self._flow_defaults, self._alert_percent = flow_defaults, alert_percent
-        self.stopped = StoppedQueues()
+        self.stopped = StoppedQueues(emit)
 
     def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
         """Raise InvalidArgumentError if thresholds of the declaration contradict each other, or the capacity."""
         self._thresholds(name, parsed, capacity)
 
-    def make(self, name: str, parsed: QueueArguments, capacity: Capacity) -> DepthWatch:
+    def make(self, host: str, name: str, parsed: QueueArguments, capacity: Capacity) -> DepthWatch:
         """The watch of a queue. Contradictory thresholds, which only a recovered queue can have, are ignored."""
         try:
             thresholds = self._thresholds(name, parsed, capacity)
@@ -400,7 +496,7 @@ class WatchFactory:
         alerts = alert_thresholds(parsed.alerts, capacity, self._alert_percent)
         return DepthWatch(
             self._stops,
-            None if thresholds is None else FlowControl(thresholds, self.stopped),
+            None if thresholds is None else FlowControl(thresholds, self.stopped, host),
             None if alerts is None else Alerts(alerts, self._emit, self._monotonic),
         )
 

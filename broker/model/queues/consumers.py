@@ -27,10 +27,10 @@ Source: RabbitMQ, "Consumer Priorities" and "Consumers" (single active consumer)
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from qstore.broker.model.errors import ModelError
@@ -95,6 +95,9 @@ class Consumer(Protocol):
     def queue_deleted(self) -> None:
         """The queue was deleted."""
 
+    def fail(self, error: Exception) -> None:
+        """End it, with its session where the protocol has no other way, and tell the client why."""
+
 
 _NO_TAKERS: Final[deque[Consumer]] = deque()  # shared by queues without takers: each deque takes 760 bytes
 
@@ -115,12 +118,13 @@ class Consumers:
         taken: messages that the last `offer_backlog` has acquired.
         left: how many more messages may be delivered in this tick.
         browsed_to: the first position that no browser has passed.
+        hidden: entries that browsers are not shown; None if there never are any.
         has_backlog: whether a ready taker may not have been offered all messages that were passed over.
     """
 
     __slots__ = (
-        "_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "left", "ranking", "taken", "takers",
-        "waiting",
+        "_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "hidden", "left", "ranking", "taken",
+        "takers", "waiting",
     )  # fmt: skip
 
     def __init__(self, *, is_single_active: bool = False) -> None:
@@ -130,6 +134,7 @@ class Consumers:
         self.ranking: Ranking | None = SingleActive(self.waiting) if is_single_active else None
         self.browsed_to = 0
         self._passed_over = PassedOver()
+        self.hidden: Collection[Entry] | None = None
         self.has_backlog = False
         self.declined = self.taken = self.left = 0
 
@@ -360,7 +365,8 @@ class Consumers:
                     entry = unfold(entry)
                 if entry.state >= END or entry.position >= limit:
                     break
-                if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= clock()):
+                is_shown = entry.state == AVAILABLE and (self.hidden is None or entry not in self.hidden)
+                if is_shown and not (0 < entry.message.expires_at <= clock()):
                     if awaits is not None and awaits(entry):
                         break
                     result = browser.deliver(entry)
@@ -531,7 +537,7 @@ class PassedOver:
         return len(self._seen) > _MAX_KINDS
 
 
-class Ranking(ABC):
+class Ranking:
     """Ranks the takers of one queue.
 
     Args:
@@ -693,7 +699,7 @@ class SingleActive(Ranking):
             self._waiting.remove(consumer)
 
 
-class PerConsumerOrder(Fifo, ABC):
+class PerConsumerOrder(Fifo):
     """An order that decides for each consumer which message is next; its entries are of a subclass of `Entry`.
 
     Ready consumers are served in turn, those of a higher rank first. Each is offered the message that the order finds

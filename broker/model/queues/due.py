@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 WAITING: Final = "amq.scheduled"
 """The name of the queue, which no client can declare."""
 
+HISTORY: Final = "amq.history."
+"""Likewise, before the name of an exchange: the queue with its history (`exchanges/history`)."""
+
+
+def is_brokers_own(name: str) -> bool:
+    """Whether a queue of that name is the broker's own: nobody publishes to it, and no policy applies to it."""
+    return name == WAITING or name.startswith(HISTORY)
+
 
 class DueTimes(Displacement):
     """When the messages of the queue are due.

@@ -361,8 +361,14 @@ class Fifo:
         del entry.next, entry.previous
 
     def append_stretch(self, stretch: Entry, count: int) -> None:
-        """Append a stretch of that many messages, whose positions are consecutive from that of the end."""
-        self._append_many(stretch, count)
+        """Append a stretch of that many messages, whose positions are consecutive from that of the end.
+
+        It may be there already, as the last one: then it has got them.
+        """
+        if stretch is self._end.previous:
+            self._end.position += count
+        else:
+            self._append_many(stretch, count)
 
     def _append_many(self, stretch: Entry, count: int) -> None:
         end, before = self._end, self._end.previous

@@ -51,11 +51,14 @@ from qstore.broker.log.logs import INFO, NOTICE, WARNING, LogBudget, log_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.events import (
     Event,
+    QueueOverfull,
     QueueThresholdCrossedDownward,
     QueueThresholdCrossedUpward,
     QueueThresholdExceeded,
+    QueueUnderfull,
 )
 from qstore.broker.model.queues.entry import GONE, Entry
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
@@ -162,9 +165,13 @@ class StoppedQueues:
 
     Flow control may stop a queue many times a second, so a stop is logged only when publishers have waited for
     LOGGED_AFTER seconds, and for one queue at most once in LOGGED_EVERY seconds.
+
+    Args:
+        emit: passes an event to the listeners; None for queues without a broker.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, emit: Callable[[Event], None] | None = None) -> None:
+        self.emit = emit
         self._since: dict[FlowControl, float | None] = {}  # when `look` first saw them
         self._budget = LogBudget(_LOG, WARNING, "queues whose publishers wait")
 
@@ -196,6 +203,7 @@ class FlowControl:
     Args:
         thresholds: its thresholds.
         stopped: the stopped queues of the broker; None for a queue without a broker.
+        host: the virtual host.
 
     Attributes:
         thresholds: as above.
@@ -208,6 +216,8 @@ class FlowControl:
     __slots__ = (
         "_depth",
         "_held",
+        "_host",
+        "_is_by_count",
         "_name",
         "_stopped",
         "is_logged",
@@ -217,13 +227,16 @@ class FlowControl:
         "thresholds",
     )  # fmt: skip
 
-    def __init__(self, thresholds: FlowThresholds, stopped: StoppedQueues | None = None) -> None:
-        self.thresholds = thresholds
+    def __init__(
+        self, thresholds: FlowThresholds, stopped: StoppedQueues | None = None, host: str = DEFAULT_HOST
+    ) -> None:
+        self.thresholds, self._host = thresholds, host
         self.is_stopped = self.is_logged = False
         self.stopped_count = 0
         self.logged_at = -inf
         self._stopped = stopped
         self._name, self._depth = "", (0, 0)  # at the last stop
+        self._is_by_count = False  # the threshold that was exceeded then
         self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position -> its transfer
 
     def is_log_due(self, now: float) -> bool:
@@ -245,7 +258,7 @@ class FlowControl:
     def remedy(self) -> str:
         """How publishers can continue, as text for the log."""
         limits = self.thresholds
-        below = [f"{limits.resume_count:,} messages"] if limits.stop_count else []
+        below = [plural(limits.resume_count, "message")] if limits.stop_count else []
         if limits.stop_bytes:
             below.append(f"{limits.resume_bytes:,} bytes")
         option = "--default-queue-limit" if limits.overhead else "the limit or the thresholds of the queue"
@@ -261,9 +274,11 @@ class FlowControl:
         self.is_stopped = True
         self.stopped_count += 1
         self._name, self._depth = name, (count, size)
+        self._is_by_count = 0 < limits.stop_count < count
         if self._stopped is not None:
             self._stopped.add(self)
-        _LOG.info('Queue "%s": publishers are stopped at %d messages, %d bytes', name, count, size)
+        _LOG.info('Queue "%s": publishers are stopped at %s, %s', name, plural(count, "message"), plural(size, "byte"))
+        self._tell(QueueOverfull, count, size, (limits.stop_count, limits.stop_bytes))
 
     def fall(self, name: str, count: int, size: int, position: int) -> None:
         """As `rise`, after the message at `position` has left the queue."""
@@ -273,11 +288,28 @@ class FlowControl:
         ):
             level = NOTICE if self.is_logged else INFO
             self.is_stopped = self.is_logged = False
-            _LOG.log(level, 'Queue "%s": publishers are resumed at %d messages, %d bytes', name, count, size)
+            held = f"{plural(count, 'message')}, {plural(size, 'byte')}"
+            _LOG.log(level, 'Queue "%s": publishers are resumed at %s', name, held)
+            self._tell(QueueUnderfull, count, size, (limits.resume_count, limits.resume_bytes))
             self.release()
         elif position in self._held:
             transfers, number = self._held.pop(position)
             transfers.let_go(number)
+
+    def _tell(
+        self, event: type[QueueOverfull | QueueUnderfull], count: int, size: int, thresholds: tuple[int, int]
+    ) -> None:
+        if self._stopped is not None and self._stopped.emit is not None:
+            if self._is_by_count:
+                self._stopped.emit(event(self._name, self._host, "messages", count, thresholds[0]))
+            else:
+                depth = size + self.thresholds.overhead * count
+                self._stopped.emit(event(self._name, self._host, "bytes", depth, thresholds[1]))
+
+    @property
+    def name(self) -> str:
+        """The name of the queue, once it was stopped."""
+        return self._name
 
     def hold(self, position: int, transfers: HeldTransfers, number: int) -> None:
         """Hold a transfer whose message is at `position`."""
@@ -301,12 +333,16 @@ class HeldTransfers:
 
     Args:
         done: called with a transfer's number when it is complete, and with the error if it cannot be written.
+        changed: called with the name of a queue when the publisher begins to wait, and with an empty one when nothing
+            of it waits any more.
     """
 
-    __slots__ = ("_done", "_waiting")
+    __slots__ = ("_changed", "_done", "_waiting")
 
-    def __init__(self, done: Callable[[int, Exception | None], None]) -> None:
-        self._done = done
+    def __init__(
+        self, done: Callable[[int, Exception | None], None], changed: Callable[[str], None] | None = None
+    ) -> None:
+        self._done, self._changed = done, changed or _ignore_change
         self._waiting: dict[int, int] = {}  # number -> count of queues and flushes it waits for
 
     def __len__(self) -> int:
@@ -316,6 +352,8 @@ class HeldTransfers:
         """Hold a transfer for these queues, and for the records of this tick if `tick` is given."""
         count = 0
         for flow, position in stops:
+            if not count and not self._waiting:
+                self._changed(flow.name)
             flow.hold(position, self, number)
             count += 1
         if tick is not None:
@@ -330,22 +368,30 @@ class HeldTransfers:
             self._waiting[number] = left
         elif left == 0:
             del self._waiting[number]
+            if not self._waiting:
+                self._changed("")
             self._done(number, None)
 
     def _synced(self, number: int, error: Exception | None) -> None:
         if error is None:
             self.let_go(number)
         elif self._waiting.pop(number, 0):
+            if not self._waiting:
+                self._changed("")
             self._done(number, error)
 
     def drop(self) -> None:
         """Drop all transfers: the publisher has gone."""
         self._waiting.clear()
-        self._done = _ignore
+        self._done, self._changed = _ignore, _ignore_change
 
 
 def _ignore(_number: int, _error: Exception | None) -> None:
     """Nothing to do: the publisher has gone."""
+
+
+def _ignore_change(_queue: str) -> None:
+    """Nothing to do: likewise, or nobody wants to know."""
 
 
 class AlertArguments(NamedTuple):

@@ -1,13 +1,15 @@
 """Last value queues: a new message displaces the one with the same key.
 
-    argument                          key                  browsed messages
-    --------------------------------  -------------------  ------------------------------------------------
-    qpid.last_value_queue_key: NAME   the header NAME      are displaced
-    qpid.last_value_queue             header qpid.LVQ_key  stay; only unseen messages are displaced
-    qpid.last_value_queue_no_browse   header qpid.LVQ_key  are displaced
+    argument                          key                  browsed messages           a new message
+    --------------------------------  -------------------  -------------------------  ----------------------
+    qpid.last_value_queue_key: NAME   the header NAME      are displaced              goes to the end
+    qpid.last_value_queue             header qpid.LVQ_key  stay, hidden from other    takes the place of the
+                                                           browsers                   one that it displaces
+    qpid.last_value_queue_no_browse   header qpid.LVQ_key  are displaced              likewise
 
-The new message goes to the end of the queue, so that browsers see it. Keys are compared as text; a message without the
-key displaces nothing.
+At the end browsers see a new message. In the place of the old one they may miss it, but the keys keep their order. A
+message that is stored, or displaces a stored one, goes to the end nevertheless: there it is after a restart. Keys are
+compared as text; a message without the key displaces nothing.
 
 A message that a consumer holds counts as dequeued and is not displaced. If it is released, a newer message with its
 key displaces it; without one it is the last value again.
@@ -33,12 +35,17 @@ class LastValues(Displacement):
     Args:
         header: name of the header with the key.
         keeps_browsed: whether messages that were browsed are not displaced.
+        keeps_place: whether a new message takes the place of the one that it displaces.
+
+    Attributes:
+        hidden: messages that were browsed, and have a newer one with their key: no other browser is shown them.
     """
 
-    __slots__ = ("_header", "_keeps_browsed", "_keys", "_last")
+    __slots__ = ("_header", "_keeps_browsed", "_keeps_place", "_keys", "_last", "hidden")
 
-    def __init__(self, header: str, *, keeps_browsed: bool) -> None:
-        self._header, self._keeps_browsed = header, keeps_browsed
+    def __init__(self, header: str, *, keeps_browsed: bool, keeps_place: bool = False) -> None:
+        self._header, self._keeps_browsed, self._keeps_place = header, keeps_browsed, keeps_place
+        self.hidden: set[Entry] = set()
         self._last: dict[str, Entry] = {}
         self._keys: dict[Entry, str] = {}
 
@@ -57,8 +64,18 @@ class LastValues(Displacement):
         if before is not None and before.position > entry.position:
             self._replace(queue, entry)
             return
-        self._last[key] = entry
-        if before is not None and before.state == AVAILABLE and not (self._keeps_browsed and queue.is_browsed(before)):
+        if before is None or before.state != AVAILABLE:
+            self._last[key] = entry
+        elif self._keeps_browsed and queue.is_browsed(before):
+            self._last[key] = entry
+            if self._keeps_place:
+                self.hidden.add(before)
+        elif self._keeps_place and entry.state == AVAILABLE and not (entry.rid or before.rid):
+            before.message, entry.message = entry.message, before.message
+            self._replace(queue, entry)
+            queue.put_back(before)
+        else:
+            self._last[key] = entry
             self._replace(queue, before)
 
     def recovered(self, queue: Queue) -> None:
@@ -79,6 +96,7 @@ class LastValues(Displacement):
 
     def removed(self, entry: Entry) -> None:
         """Forget the message."""
+        self.hidden.discard(entry)
         key = self._keys.pop(entry, None)
         if key is not None and self._last.get(key) is entry:
             del self._last[key]

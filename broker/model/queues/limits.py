@@ -117,10 +117,7 @@ class Eligibility:
     def marked_run(self, run: MessageRun) -> MessageRun:
         """As `marked`, of a run."""
         template = self.marked(run.template)
-        if template is run.template:
-            return run
-        field = None if run.field is None else template.size_field
-        return MessageRun(template, run.bodies, field, template.size - len(template.body))
+        return run if template is run.template else run.like(template)
 
     def admits(self, queue: Queue, message: Message) -> bool:
         """Whether the queue accepts the message."""

@@ -37,7 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import NO_POLICY
-from qstore.broker.model.counters import QueueCounters, QueueTotals, Watermark
+from qstore.broker.model.counters import QueueCounters, QueueMarks, QueueTotals, Watermark
 from qstore.broker.model.errors import (
     InternalError,
     InvalidArgumentError,
@@ -47,7 +47,14 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
-from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, TAKEN_LAST, Consumers, PerConsumerOrder
+from qstore.broker.model.queues.consumers import (
+    MAX_DECLINED,
+    TAKEN,
+    TAKEN_LAST,
+    Consumers,
+    PerConsumerOrder,
+    SingleActive,
+)
 from qstore.broker.model.queues.entry import (
     ACQUIRED,
     AVAILABLE,
@@ -63,6 +70,7 @@ from qstore.broker.model.queues.entry import (
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED, expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import DepthWatch
+from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
@@ -121,6 +129,7 @@ class Queue:
         bytes_enqueued, bytes_dequeued: their headers and content.
         uncommitted, uncommitted_bytes: messages on the queue whose transaction is not committed yet.
         counters: its other counters; `totals` has them all.
+        marks: its high and low water marks.
         counted_memory: its `memory` at the last count; maintained by the tick.
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         bound_to: the exchanges that it is bound to, except the default one; maintained by them.
@@ -128,6 +137,7 @@ class Queue:
         exclusive_consumer: its exclusive consumer; None if there is none.
         is_private: while it has an owner, whether others may not even browse it or have its messages moved.
         is_browse_only: whether all its consumers are browsers.
+        max_consumers: the most consumers that it may have; 0 for no limit.
         message_ttl: seconds that a message may be on it; None for no limit.
         sequence_header: the header in which consumers find a message's number on the queue; empty for none.
         expires_seconds: how long it is kept while it is unused; 0 for ever.
@@ -150,9 +160,9 @@ class Queue:
         "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
         "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
         "expires_seconds", "expiries", "host", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
-        "is_private", "is_redirect_source", "is_single_active", "journal", "limit", "message_ttl",
-        "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer", "residency",
-        "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
+        "is_private", "is_redirect_source", "is_single_active", "journal", "limit", "marks", "max_consumers",
+        "message_ttl", "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer",
+        "residency", "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -194,7 +204,7 @@ class Queue:
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.uncommitted = self.uncommitted_bytes = 0
         self._acquired = 0  # count of entries that became ACQUIRED
-        self.counters = QueueCounters()
+        self.counters, self.marks = QueueCounters(), QueueMarks()
         self.counted_memory = 0
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
         self.bound_to: dict[Exchange, None] = {}
@@ -206,6 +216,7 @@ class Queue:
         self.message_ttl: float | None = None
         self.sequence_header = ""
         self.expires_seconds, self.auto_delete_seconds = 0.0, 0
+        self.max_consumers = 0
         self.alternate: Alternate | None = None
         self.dead_letter: QueueDeadLetter | None = None
         self.redirect_peer: Queue | None = None
@@ -216,6 +227,9 @@ class Queue:
         self.delivery_limit: int | None = None
         self._returns: dict[int, int] = {}  # position -> how often the message has returned, if that is counted
         self._exceeded: list[Entry] = []  # acquired, and returned too often
+        for each in displacements:
+            if isinstance(each, LastValues):
+                self._consumers.hidden = each.hidden
         self.order.replaced = self._consumers.removed
         if residency is not None:
             residency.attach(self, self._consumers, self._unsynced)
@@ -302,16 +316,22 @@ class Queue:
             How many of its messages were enqueued; the others, or all, must be published singly. The completion of
             those that are stored must wait for the records of this tick.
         """
-        if not self.takes_run(run):
-            return 0
+        return self.put_run(run) if self.takes_run(run) else 0
+
+    def put_run(self, run: MessageRun) -> int:
+        """As `publish_run`, of a run that the queue takes (`takes_run`)."""
         if self.eligibility is not None:
             if not self.eligibility.admits(self, run.template):
                 return run.count
             run = self.eligibility.marked_run(run)
-        if not run.template.is_persistent or self._append is None:
+        if run.template.is_persistent and self._append is not None:
+            return self._store_run(run)
+        if run.count < MIN_RUN:
+            for number in range(run.count):
+                self.add(run.message(number), 0)
+        else:
             self.add_run(run, 0, run.count, 0)
-            return run.count
-        return self._store_run(run)
+        return run.count
 
     @property
     def takes_runs(self) -> bool:
@@ -462,6 +482,7 @@ class Queue:
         for displacement in self.displacements:
             displacement.recovered(self)
             self._tick.schedule()
+        self.marks.begin_interval(self)
         self.watch.update(self)
 
     def change_limit(self, limit: Limit | None, displacements: tuple[Displacement, ...], watch: DepthWatch) -> None:
@@ -529,6 +550,8 @@ class Queue:
         If very many messages are declined or have expired, it stops, and continues in the next tick (`is_unfinished`).
         Each message is offered to the first ready consumer; any answer but TAKEN is left to `Consumers.offer`.
         """
+        marks = self.marks
+        marks.arrived(self)
         consumers, order, limit, tick = self._consumers, self.order, self._barriers.limit, self._tick
         waiting, consumers.declined, consumers.left = consumers.waiting, 0, tick.deliveries
         acquired = self._acquired
@@ -584,6 +607,9 @@ class Queue:
                 elif consumers.declined >= MAX_DECLINED:
                     break
         tick.deliveries = stop - self._acquired
+        held = self.acquired_count
+        if held > marks.held_high:
+            marks.held_high = held
         if is_cut or tick.deliveries <= 0 or consumers.declined >= MAX_DECLINED:
             consumers.declined = MAX_DECLINED
             tick.ready.pop(self, None)  # not in this tick: dropped messages have made it ready
@@ -603,7 +629,7 @@ class Queue:
         most = min(run.count, limit - run.position)
         if len(waiting) > 1:
             most = min(most // len(waiting), MAX_SHARED)
-        if most < MIN_RUN:
+        if most < MIN_RUN or (run.is_redelivered and self._returns):  # these have a number of returns each
             return False
         taker = waiting[0]
         most = min(most, taker.room_for(run.run))
@@ -830,13 +856,17 @@ class Queue:
         if self.watch.is_high:
             self.watch.fallen(self, run)
 
-    def purge(self, max_messages: int = 0) -> tuple[int, bool]:
+    def purge(self, max_messages: int = 0, before: int | None = None) -> tuple[int, bool]:
         """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
+
+        Args:
+            max_messages: as above.
+            before: only those before this position; None for all.
 
         Returns:
             Their number, and whether completion must wait until the records of this tick are on the disk.
         """
-        count, is_written, end = 0, False, self.order.next_position
+        count, is_written, end = 0, False, self.order.next_position if before is None else before
         for entry in self.order.to_purge():
             if max_messages and count == max_messages:
                 break
@@ -922,6 +952,26 @@ class Queue:
         """Whether a consumer, of a priority that is not negative, could take more messages than there are."""
         self.dispatch()
         return not self.available_count and self._consumers.has_credit_above(-1)
+
+    @property
+    def oldest_position(self) -> int:
+        """The position of its oldest message, whatever its state; `next_position` if there is none."""
+        return next((part.position for part in self.order.parts()), self.next_position)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Its consumers: takers and browsers."""
+        return [*self._consumers.takers, *self._consumers.browsers]
+
+    @property
+    def single_active(self) -> Consumer | None:
+        """The one consumer that gets messages, if there is one at a time; else None."""
+        ranking = self._consumers.ranking
+        return ranking.active if isinstance(ranking, SingleActive) else None
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """Whether a consumer gets messages: it does not wait for another one to end."""
+        return self.single_active in (None, consumer) or not consumer.acquires
 
     def is_browsed(self, entry: Entry) -> bool:
         """Whether a browser has seen the message, or passed it."""
@@ -1014,7 +1064,7 @@ class Queue:
                 if part.is_stored:
                     rids.extend(part.redelivered())
             elif isinstance(part, RunEntry):
-                if part.rid and part.state == HELD:
+                if part.rid and (part.is_redelivered or part.state == HELD):
                     rids.extend(range(part.rid, part.rid + part.count))
             elif part.rid and (part.is_redelivered or part.state in held):
                 rids.append(part.rid)

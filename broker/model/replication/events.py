@@ -17,20 +17,24 @@ The first event has the content and the other headers of the message, the second
 source on are extensions of this broker: record ids stay valid over a restart of the source, where positions and event
 numbers begin anew. What does not know them takes an inventory for the dequeue of a message that it does not have.
 
-A copy has one header more than the message, `qpid.replication.copy`, the text `SOURCE/NUMBER` of its `MessageId`: so
-the copies are known after a restart.
+A copy has one more header, `qpid.replication.copy`, the text `SOURCE/NUMBER/SEAL`: the `MessageId` of the message, and
+a keyed hash of it and of the queue (`CopySeal`). So the copies are known after a restart, and no client can make one.
 
 Sources: Qpid C++ Broker Book, 1.7.1; qpidd 0.16, replication/constants.h.
 """
 
 from __future__ import annotations
 
+import hmac
 import re
+import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from qstore.broker.model.configuration import Configuration, Record
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.formats.broker_records.topology import REPLICATION_KEY
 from qstore.formats.values import INT32, INT64, STR16, TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -54,6 +58,12 @@ HEADERS: Final = (TYPE, QUEUE, NUMBER, SOURCE, RECORD, JOURNAL, AGAIN, LIVE, *PO
 MAX_RANGES: Final = 500
 """Ranges of record ids in one inventory: some 20 kB."""
 
+MAX_SOURCE: Final = 255
+"""Characters that identify a source: each copy has them in memory."""
+
+_KEY_RECORD: Final = Record(REPLICATION_KEY, ("copies",))
+_KEY_BYTES: Final = 16
+_MAX_DIGITS: Final = 20
 _LAST_RECORD: Final = (1 << 63) - 1
 _RANGES: Final = re.compile(r"(\d{1,19})-(\d{1,19})(?::((?:\d{1,19}-\d{1,19},)*\d{1,19}-\d{1,19})?)?")
 
@@ -77,7 +87,7 @@ class MessageId(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value of the header `qpid.replication.copy`."""
+        """It as text: `SOURCE/NUMBER`."""
         return f"{self.source}/{self.number}"
 
 
@@ -86,11 +96,57 @@ def stored_id(journal: int, record: int) -> MessageId:
     return MessageId(f"#{journal}", record)
 
 
-def read_id(text: str) -> MessageId | None:
-    """The id that a copy has as its header; None if it is not valid."""
-    source, separator, number = text.rpartition("/")
-    is_number = number.isascii() and number.isdigit() and len(number) <= 20
-    return MessageId(source, int(number)) if separator and is_number else None
+class CopySeal:
+    """Makes and reads the header of copies, with a secret of the broker, which is a configuration record.
+
+    Without it whoever may publish to the queue could claim to be the copy of a message that is still to come.
+
+    Args:
+        configuration: has the record.
+    """
+
+    __slots__ = ("_configuration", "_key", "_new_key")
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._key = b""
+        self._new_key = secrets.token_bytes(_KEY_BYTES)  # becomes the key if there is none
+
+    async def prepare(self) -> None:
+        """Store the secret, unless there is one. Copies that are made without this are unknown after a restart.
+
+        Raises:
+            InternalError: it cannot be stored.
+            InvalidArgumentError: there are too many configuration records.
+        """
+        if not self._stored_key():
+            await self._configuration.change({_KEY_RECORD: {"key": self._new_key.hex()}})
+
+    def header(self, queue: str, message: MessageId) -> str:
+        """The value of the header `qpid.replication.copy` of a message on a queue."""
+        return f"{message.text}/{self._hash(queue, message)}"
+
+    def read(self, queue: str, header: str) -> MessageId | None:
+        """The id of the copy on a queue that has this header; None if this broker has not made it."""
+        text, _, seal = header.rpartition("/")
+        source, separator, number = text.rpartition("/")
+        if not separator or not number.isascii() or not number.isdigit() or len(number) > _MAX_DIGITS:
+            return None
+        message = MessageId(source, int(number))
+        is_own = hmac.compare_digest(seal.encode("utf-8", "replace"), self._hash(queue, message).encode())
+        return message if is_own else None
+
+    def _hash(self, queue: str, message: MessageId) -> str:
+        self._key = self._key or self._stored_key() or self._new_key
+        data = f"{queue}\0{message.text}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, data, "sha256")[:_KEY_BYTES].hex()
+
+    def _stored_key(self) -> bytes:
+        value = (self._configuration.get(_KEY_RECORD) or {}).get("key")
+        try:
+            return bytes.fromhex(value) if isinstance(value, str) else b""
+        except ValueError:
+            return b""
 
 
 class Inventory(NamedTuple):
@@ -205,6 +261,8 @@ def read_event(message: Message) -> Event | None:
     if kind not in POSITION:
         raise InvalidArgumentError(f"{TYPE} is {kind}, not {ENQUEUED} or {DEQUEUED}")
     source = "" if headers.get(SOURCE) is None else _text(headers, SOURCE)
+    if len(source) > MAX_SOURCE:
+        raise InvalidArgumentError(f"an event of a replicated queue: {SOURCE} has more than {MAX_SOURCE} characters")
     if headers.get(RECORD) is not None:
         journal = 0 if headers.get(JOURNAL) is None else _integer(headers, JOURNAL)
         identity = stored_id(journal, _integer(headers, RECORD))

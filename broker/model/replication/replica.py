@@ -13,8 +13,9 @@ first one are on the disk. The copy of a message that has been dequeued, too, ma
 follows; it is marked as redelivered then. One for a queue that does not exist, or for a message without a copy, is
 ignored: the message was enqueued before replication began.
 
-Each copy has its identity as a header. After a restart of this broker, the first event for a queue finds the copies
-that there are, in turns; it and those that come meanwhile are applied afterwards.
+Each copy has its identity as a header, with a seal of this broker (`events.CopySeal`). After a restart of this broker,
+the first event for a queue finds the copies that there are, in turns; it and those that come meanwhile are applied
+afterwards.
 
 Source: Qpid C++ Broker Book, 1.7.1.
 """
@@ -31,7 +32,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import ModelError, NotImplementedByBrokerError, UnauthorizedError
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import is_brokers_own
 from qstore.broker.model.queues.entry import GONE, Entry
 from qstore.broker.model.queues.limits import Displacement
 from qstore.broker.model.queues.queue import Queue
@@ -39,11 +40,11 @@ from qstore.broker.model.replication.events import (
     COPY,
     ENQUEUED,
     HEADERS,
+    CopySeal,
     Event,
     Inventory,
     MessageId,
     read_event,
-    read_id,
 )
 from qstore.broker.model.router import Fanout
 from qstore.formats.values import STR16, TypedValue
@@ -69,15 +70,17 @@ class Mirror(Displacement):
 
     Args:
         queue: the queue.
+        seal: makes and reads the header of copies.
 
     Attributes:
         queue: as above.
     """
 
-    __slots__ = ("_copies", "_ids", "_is_busy", "_last", "_waiting", "queue")
+    __slots__ = ("_arriving", "_copies", "_ids", "_is_busy", "_last", "_seal", "_waiting", "queue")
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
+    def __init__(self, queue: Queue, seal: CopySeal) -> None:
+        self.queue, self._seal = queue, seal
+        self._arriving: MessageId | None = None  # is being put on the queue
         self._copies: dict[MessageId, Entry] = {}
         self._ids: dict[Entry, MessageId] = {}
         self._last: dict[str, int] = {}  # source -> the number of its last event
@@ -138,8 +141,13 @@ class Mirror(Displacement):
     def _enqueue(self, event: Event, message: Message, put: Put) -> bool | Fanout:
         if event.message in self._copies:
             return self.queue.await_records()
-        headers = dict.fromkeys(HEADERS) | {COPY: TypedValue(STR16, event.message.text)}
-        result = put(message.with_headers(headers), (self.queue,))
+        header = self._seal.header(self.queue.name, event.message)
+        copied = message.with_headers(dict.fromkeys(HEADERS) | {COPY: TypedValue(STR16, header)})
+        self._arriving = event.message
+        try:
+            result = put(copied, (self.queue,))
+        finally:
+            self._arriving = None
         copy = self._copies.get(event.message)
         if copy is not None and event.is_again:
             copy.is_redelivered = True
@@ -158,7 +166,7 @@ class Mirror(Displacement):
     def _work(self, put: Put, *, is_new: bool) -> Iterator[None]:
         """Find the copies if the mirror is new, and apply the events that wait."""
         if is_new:
-            yield from self._look(self._note)
+            yield from self._look(self._find)
         while self._waiting:
             event, _, fanout = self._waiting[0]
             if event.inventory is None:
@@ -230,16 +238,22 @@ class Mirror(Displacement):
 
     # ---- the queue ----
 
-    def _note(self, entry: Entry) -> None:
+    def _find(self, entry: Entry) -> None:
+        """Note a message that was on the queue already, if it is a copy."""
         text = None if entry in self._ids else entry.message.header_text(COPY)
-        identity = None if text is None else read_id(text)
+        identity = None if text is None else self._seal.read(self.queue.name, text)
         if identity is not None and identity not in self._copies:
-            self._copies[identity] = entry
-            self._ids[entry] = identity
+            self._note(entry, identity)
+
+    def _note(self, entry: Entry, identity: MessageId) -> None:
+        self._copies[identity] = entry
+        self._ids[entry] = identity
 
     def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
-        """Note a copy that was just put on the queue."""
-        self._note(entry)
+        """Note the copy that an event puts on the queue. Messages of others are none, whatever their headers."""
+        identity, self._arriving = self._arriving, None
+        if identity is not None:
+            self._note(entry, identity)
 
     def recovered(self, queue: Queue) -> None:
         """Nothing to do: it is made after the start."""
@@ -254,16 +268,18 @@ class Mirror(Displacement):
 class Replica:
     """Applies the events that one exchange receives.
 
-    Attributes:
-        queues: name -> queue, of its virtual host; set when the exchange is created there.
+    The virtual host of the exchange calls `join`, and `CopySeal.prepare` before there are events.
     """
 
-    __slots__ = ("_mirrors", "_named", "queues")
+    __slots__ = ("_mirrors", "_named", "_queues", "_seal")
 
     def __init__(self) -> None:
         self._mirrors: dict[str, Mirror] = {}
         self._named: set[str] = set()  # missing queues that were logged
-        self.queues: Mapping[str, Queue] = {}
+
+    def join(self, queues: Mapping[str, Queue], seal: CopySeal) -> None:
+        """Apply events to the queues of a virtual host, by name, whose broker has this seal."""
+        self._queues, self._seal = queues, seal
 
     def takes(self, message: Message) -> bool:  # noqa: ARG002
         """True: it takes all messages."""
@@ -301,8 +317,8 @@ class Replica:
             return False
         if authorization.is_on:
             _check(authorization, message.handling.publisher, event)
-        queue = self.queues.get(event.queue)
-        if queue is None or queue.is_deleted or queue.name == WAITING:
+        queue = self._queues.get(event.queue)
+        if queue is None or queue.is_deleted or is_brokers_own(queue.name):
             self._mirrors.pop(event.queue, None)
             self._log_missing(event.queue)
             return False
@@ -311,7 +327,7 @@ class Replica:
     def _mirror(self, queue: Queue, put: Put) -> Mirror:
         mirror = self._mirrors.get(queue.name)
         if mirror is None or mirror.queue is not queue:  # a new one of the same name
-            mirror = self._mirrors[queue.name] = Mirror(queue)
+            mirror = self._mirrors[queue.name] = Mirror(queue, self._seal)
             queue.displacements = (mirror, *queue.displacements)
             mirror.begin(put)
         return mirror

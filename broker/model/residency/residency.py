@@ -8,7 +8,9 @@ A queue has a memory budget; beyond it, and when the broker's memory is short, m
                  passed over
 
 Stored messages of queues that handle runs do not wait for that: beyond some MiB, those that are not next for consumers
-rest (`rest`), as stretches. Their content is in the journal, and in the system's page cache, anyway.
+rest (`rest`), as stretches. Their content is in the journal, and in the system's page cache, anyway. A queue that
+nobody takes messages from keeps less: reading them back costs a consumer that keeps pace with publishers more than
+their memory is worth, but not one that comes later.
 
 Only available messages leave memory, and only those before the first that waits for the disk. Consumers of stretches
 have the next ones read back while they still work on the previous ones (`serve`), so they rarely wait.
@@ -69,7 +71,7 @@ class Residency(Tally):
     Attributes:
         budget: as above.
         staging: as above; beyond all sizes for none.
-        rest_at: `rest` is called after a tick in which the queue's messages take more than this.
+        rest_at: `rest` is called after a tick in which the queue's messages take more than this, and decides.
         stage_at: `stage` is called after a tick in which the queue has grown by more than this.
         references: the single messages out of memory.
     """
@@ -100,7 +102,8 @@ class Residency(Tally):
         self.references = References(stored, others, self)
         self._stored, self._others, self.budget = stored, others, budget
         self.staging = self.stage_at = staging or sys.maxsize
-        self.rest_at = portions.rest if has_stretches and stored is not None else sys.maxsize
+        rests = has_stretches and stored is not None
+        self.rest_at = min(portions.rest, portions.rest_unserved) if rests else sys.maxsize
         self._rest_from = 0  # value of `_happened` from which on stored messages are looked for that can rest
         self._staged_to = 0  # up to this position large messages were moved out
         self._has_stretches = has_stretches
@@ -145,7 +148,10 @@ class Residency(Tally):
         """Move stored messages out of memory that are not next for consumers, if there are enough for a stretch."""
         if self._queue.is_deleted or not self._folds or not self._queue.takes_runs:
             return
-        portions, order, last = self._portions, self._order, self._stretches[-1] if self._stretches else None
+        portions = self._portions
+        if self._consumers.takers and self._queue.memory <= portions.rest:
+            return
+        order, last = self._order, self._stretches[-1] if self._stretches else None
         begin = order.cursor.position + portions.window
         end = min(self._barriers.limit, order.next_position)
         if end - (begin if last is None else max(begin, last.last + 1)) < portions.largest:
@@ -353,6 +359,8 @@ class Residency(Tally):
         else:
             sizes = array("I", [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)])
         stretch = Stretch(run.position, keys, sizes, is_stored=True)
+        if run.is_redelivered:
+            stretch.set_redelivered(range(run.count))
         freed = size + run.count * (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
         self.messages_out += run.count
         self.bytes_out += size
@@ -413,8 +421,13 @@ class Residency(Tally):
             self.messages_out += stretch.count
             self.bytes_out += stretch.size
             self.memory_out += stretch.size + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * stretch.count
-            self._order.append_stretch(stretch, stretch.count)
-            self._stretches.append(stretch)
+            before = self._stretches[-1] if self._stretches else None
+            if before is not None and before.last + 1 == stretch.position and self._fits(stretch, before):
+                before.extend(stretch)
+                self._order.append_stretch(before, stretch.count)
+            else:
+                self._order.append_stretch(stretch, stretch.count)
+                self._stretches.append(stretch)
             self._queue.messages_enqueued += stretch.count
             self._queue.bytes_enqueued += stretch.size
 
@@ -566,7 +579,8 @@ class Residency(Tally):
                 continue
             estimated = stretch.size if count == stretch.count else sum(stretch.sizes[begin:end])
             self._have_come(count, run.size(begin - first, count), estimated)
-            entries.append(RunEntry(run, begin - first, count, stretch.position_of(begin), stretch.keys[begin]))
+            position, rid, was_delivered = stretch.position_of(begin), stretch.keys[begin], stretch.was_delivered(begin)
+            entries.append(RunEntry(run, begin - first, count, position, rid, is_redelivered=was_delivered))
         return entries
 
     def _have_come(self, count: int, size: int, estimated: int) -> None:

@@ -40,7 +40,8 @@ class Portions(NamedTuple):
         bytes: a stretch of this size gets no more messages.
         patience: minimum number of messages that come and go between two walks over the whole queue that find little;
             or `bytes`, if they are large.
-        rest: bytes of the messages of a queue from which on stored ones leave memory that are not next for consumers.
+        rest: bytes of the messages of a queue from which on stored ones leave memory that are not next for consumers;
+            `rest_unserved`: while it has no consumer that takes messages.
         together: bytes of references that are moved out and written together, or an eighth of the budget.
         ahead: bytes that are read back before the consumers need them, plus one stretch.
     """
@@ -54,6 +55,7 @@ class Portions(NamedTuple):
     ahead: int = 4 << 20
     together: int = 1 << 19
     rest: int = 16 << 20
+    rest_unserved: int = 2 << 20
 
 
 PORTIONS: Final = Portions()
@@ -181,22 +183,32 @@ class Stretch(Entry):
     def parts(self, first: int, end: int) -> list[tuple[int, int]]:
         """Split its messages from one number up to another where a run ends: in each part positions are consecutive.
 
-        A message that expires, was delivered before, or is otherwise unlike most is a part of its own.
+        In each part all were delivered before, or none was. A message that expires, or is otherwise unlike most, is a
+        part of its own.
         """
         offsets, expiries, flags = self._offsets, self.expiries, self._flags
-        if offsets is None and expiries is None and flags is None:
-            return [(first, end)]
+        if offsets is None and expiries is None:
+            if flags is None:
+                return [(first, end)]
+            if flags.count(REDELIVERED, first, end) == end - first:  # as after a crash
+                return [(first, end)]
         parts: list[tuple[int, int]] = []
-        begin, was_plain = first, False
+        begin, before = first, 0
         for number in range(first, end):
-            is_plain = not (expiries is not None and expiries[number]) and not (flags is not None and flags[number])
+            kind = 0 if flags is None else flags[number]
+            if expiries is not None and expiries[number]:
+                kind |= ATYPICAL
             has_gap = offsets is not None and number > first and offsets[number] != offsets[number - 1] + 1
-            if number > begin and (has_gap or not is_plain or not was_plain):
+            if number > begin and (has_gap or kind != before or kind & ATYPICAL):
                 parts.append((begin, number))
                 begin = number
-            was_plain = is_plain
+            before = kind
         parts.append((begin, end))
         return parts
+
+    def was_delivered(self, number: int) -> bool:
+        """Whether one of its messages, by number from 0, was delivered before."""
+        return self._flags is not None and self._flags[number] & REDELIVERED != 0
 
     def position_of(self, number: int) -> int:
         """The position of one of its messages."""
@@ -245,14 +257,17 @@ def index_stretches(
 
     Args:
         position: the position of the first message.
-        rids: their record ids.
+        rids: their record ids, ascending.
         sizes: their sizes, as estimated.
         redelivered: those that were delivered before, by number from 0, ascending.
         largest: messages in a stretch.
     """
     for begin in range(0, len(rids), largest):
         end = begin + largest
-        stretch = Stretch(position + begin, rids[begin:end], sizes[begin:end], is_stored=True)
+        keys = rids[begin:end]
+        if keys[-1] - keys[0] == len(keys) - 1:
+            keys = range(keys[0], keys[-1] + 1)
+        stretch = Stretch(position + begin, keys, sizes[begin:end], is_stored=True)
         marked = redelivered[bisect_left(redelivered, begin) : bisect_left(redelivered, end)]
         if marked:
             is_all = len(marked) == stretch.count

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import operator
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,7 +185,7 @@ def _are_alike(left: Value, right: Value) -> bool:
     return type(left) is type(right) or (_is_number(left) and _is_number(right))
 
 
-class Node(ABC):
+class Node:
     """A part of a selector.
 
     Attributes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.arguments import shown
+from qstore.broker.model.arguments import JMS_SELECTOR, SELECTOR, shown
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.selectors.grammar import SelectorError, parse
 
@@ -66,6 +66,20 @@ def read_selector(arguments: TypedMap, name: str) -> Selector | None:
         return compile_selector(text) if text.strip() else None
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{name} is not a selector{error}") from None
+
+
+def requested_selector(arguments: TypedMap) -> Selector | None:
+    """The selector of a binding or a subscription, which has two names; None without one.
+
+    Raises:
+        InvalidArgumentError: it is not valid, or there are two.
+    """
+    if not arguments.entries:
+        return None
+    selector, other = read_selector(arguments, SELECTOR), read_selector(arguments, JMS_SELECTOR)
+    if selector is not None and other is not None and selector.text != other.text:
+        raise InvalidArgumentError(f"{SELECTOR} and {JMS_SELECTOR} are different selectors, and there can be one")
+    return selector or other
 
 
 @lru_cache(maxsize=_SELECTORS_KEPT)

@@ -3,8 +3,8 @@
 **Of queues.**
 
     1. the store has the binding on the disk
-    2. it takes effect, and in the same step the bindings that it replaces end (`qpid.exclusive-binding`)
-    3. the last message of its exchange is offered to it, if the exchange keeps one (`qpid.ive`)
+    2. the last messages of its exchange are offered to it, if the exchange keeps any (`qpid.ive`, x-recent-history)
+    3. it takes effect, and in the same step the bindings that it replaces end (`qpid.exclusive-binding`)
     4. the store deletes the replaced bindings
 
 If the broker is killed before 1, it has the old bindings after a restart; after 4 the new one. In between the store has
@@ -35,12 +35,13 @@ from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import InternalError, ModelError, NotFoundError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
-from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, check_binding, refresh
+from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, SentMessages, check_binding, refresh
+from qstore.broker.model.exchanges.matching import STEPS_PER_MESSAGE
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import ChangeOrder, TopologyStorage, serialized
-from qstore.broker.model.topology.checks import check_key, find_exchange
+from qstore.broker.model.topology.checks import check_dependency, check_key, find_exchange
 from qstore.formats.broker_records.topology import exchange_binding_of
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -50,6 +51,16 @@ if TYPE_CHECKING:
     from qstore.broker.model.router import Router
     from qstore.broker.model.tick import Tick
     from qstore.broker.model.topology.checks import Access
+
+
+STEPS_AT_ONCE: Final = 5_000
+"""Steps of matching, or as much other work, with which messages are offered to a binding in one turn: some 3 ms."""
+
+BYTES_PER_STEP: Final = 256
+"""Bytes of a message that take as long to put on a queue as one step."""
+
+MAX_TURNS: Final = 500
+"""Turns in which messages are offered to a binding, however many come meanwhile."""
 
 
 class BindingMaker:
@@ -78,9 +89,10 @@ class BindingMaker:
         if binding is None:
             return None, []
         await self._storage.create_binding(exchange, binding)
+        sent = exchange.sent
+        if sent is not None and all(each.queue is not queue for each in exchange.replaced_by(key, arguments)):
+            await self._offer(exchange, sent, binding)
         replaced = exchange.put(binding)
-        if exchange.sent is not None and all(each.queue is not queue for each in replaced):
-            self._offer_last(exchange, binding)
         for each in replaced:
             await self._forget(each)
         return binding, replaced
@@ -99,18 +111,34 @@ class BindingMaker:
         exchange.remove(binding)
         return binding
 
-    def _offer_last(self, exchange: Exchange, binding: Binding) -> None:
-        message = None if exchange.sent is None else exchange.sent.last
-        if message is None or 0 < message.expires_at <= self._clock():
-            return
-        if not exchange.would_route(message, binding):
-            return
-        queue = binding.queue
-        try:
-            self._router.put(message, (queue,))
-        except ModelError as error:
-            _LOG.warning('Queue "%s" did not get the initial value of "%s": %s', queue.name, exchange.name, error)
-        self._tick.schedule()
+    async def _offer(self, exchange: Exchange, sent: SentMessages, binding: Binding) -> None:
+        """Put the messages that an exchange keeps on the queue of a new binding that is to take effect, in turns.
+
+        Those that come meanwhile are among them: after the last turn, in which all that is left is put there, the
+        binding takes effect at once.
+        """
+        alone, queue = exchange.with_only(binding), binding.queue
+        after, turns = -1, MAX_TURNS
+        while True:
+            left = STEPS_AT_ONCE + alone.steps
+            for position, message in sent.offered(after):
+                after = position
+                try:
+                    if not 0 < message.expires_at <= self._clock() and alone.route(message).queues:
+                        self._router.put(message, (queue,))
+                except ModelError as error:
+                    text = 'Queue "%s" did not get an earlier message of "%s": %s'
+                    _LOG.warning(text, queue.name, exchange.name, error)
+                    return
+                left -= STEPS_PER_MESSAGE + message.size // BYTES_PER_STEP
+                if left < alone.steps and turns:
+                    break
+            else:
+                self._tick.schedule()
+                return
+            turns -= 1
+            self._tick.schedule()
+            await asyncio.sleep(0)
 
     async def _forget(self, replaced: Binding) -> None:
         try:
@@ -178,6 +206,7 @@ class ExchangeBindings:
 
     Attributes:
         changes: runs these and all other changes of the topology, in order.
+        strict_durability: as in `Topology`.
         unbound: deletes an auto-delete exchange that has lost its last binding.
     """
 
@@ -192,6 +221,7 @@ class ExchangeBindings:
         self._exchanges, self._storage = exchanges, storage
         self._access, self._events, self._arguments = access, events, arguments
         self.changes = ChangeOrder()
+        self.strict_durability = False
         self.unbound: Callable[[Exchange], Awaitable[None]] = _stays
 
     @serialized
@@ -218,6 +248,8 @@ class ExchangeBindings:
         self._access.exchange_binding(caller, source_name, self._exchanges.get(source_name), destination_name, key)
         source, destination = self._find(source_name, destination_name)
         check_key(key)
+        if self.strict_durability:
+            check_dependency(f'exchange "{destination_name}"', destination.durable, source)
         binding = ExchangeBinding(source, destination, key, arguments)
         what = f'binding of exchange "{destination_name}" to exchange "{source_name}"'
         self._arguments.check(Of.BINDING, what, arguments, (source.type_name,))

@@ -146,10 +146,13 @@ class TopologyStorage:
         store: the store; None without persistence.
         host: the name of the virtual host.
         emit: emits events of new journals.
+
+    Attributes:
+        host: as above.
     """
 
     def __init__(self, store: Store | None, host: str, emit: Callable[[Event], None]) -> None:
-        self._store, self._emit = store, emit
+        self._store, self._emit, self.host = store, emit, host
         self._full = functools.partial(full_name, host)
 
     async def create_queue(self, name: str, alternate: str, arguments: TypedMap, user: str, auto_delete: bool) -> Any:

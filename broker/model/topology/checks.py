@@ -4,6 +4,11 @@ The authorizer is asked about queues, exchanges and bindings, with their propert
 
     durable, autodelete, exclusive, alternate     the declaration's; the object's, if it is deleted, or exists and is
                                                   declared passively
+    temporary                                     whether it is exclusive and auto-delete, or becomes so: a queue that
+                                                  exists may become exclusive, but not auto-delete
+    owner                                         the user whose queue it is: who creates it; for a queue that exists,
+                                                  the user to whom it is exclusive, or empty; if that is declared again
+                                                  and is exclusive to nobody, who has created it
     policytype                                    reject, ring, ring_strict, self-destruct or flow_to_disk
     queuemaxsize, queuemaxcount                   bytes and messages; 0 for no limit. Includes the broker's default
     filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if absent
@@ -112,7 +117,13 @@ class Access:
         if passive and queue is not None:
             declared = self._existing(queue)
         else:
-            declared = self._declared(durable, auto_delete, exclusive, alternate, arguments, is_new=not passive)
+            declared = self._declared(
+                durable, auto_delete, exclusive, alternate, arguments, owner=caller.user, is_new=not passive
+            )
+            if queue is not None:  # what the caller says of another's queue does not make it his, nor temporary
+                existing = self._existing(queue)
+                declared["owner"] = existing["owner"] or queue.creator
+                declared["temporary"] = existing["autodelete"] and (exclusive or existing["exclusive"])
         action = Action.ACCESS if passive else Action.CREATE
         self._authorization.check(caller, action, ObjectType.QUEUE, name, **declared)
         if not passive and queue is None:
@@ -199,8 +210,11 @@ class Access:
 
     def _existing(self, queue: Queue) -> dict[str, Any]:
         alternate = "" if queue.alternate is None else queue.alternate.name
+        owner = str(getattr(queue.owner, "user", ""))
         is_exclusive = queue.owner is not None
-        return self._declared(queue.durable, queue.auto_delete, is_exclusive, alternate, queue.arguments, is_new=False)
+        return self._declared(
+            queue.durable, queue.auto_delete, is_exclusive, alternate, queue.arguments, owner=owner, is_new=False
+        )
 
     def _declared(
         self,
@@ -210,6 +224,7 @@ class Access:
         alternate: str,
         arguments: TypedMap,
         *,
+        owner: str,
         is_new: bool,
     ) -> dict[str, Any]:
         has_overflow = any(name == OVERFLOW for name, _ in arguments.entries)
@@ -219,10 +234,13 @@ class Access:
         lifetime, policy = given.get(LIFETIME), policy_named(given.get(POLICY_TYPE, REJECT))
         count = _number(given.get(MAX_COUNT))
         default = self._default_limit(policy, durable=durable, has_other=has_overflow or count > 0)
+        is_auto_delete = auto_delete if lifetime is None else lifetime in _AUTO_DELETE
         found: dict[str, Any] = {
             "durable": durable,
-            "autodelete": auto_delete if lifetime is None else lifetime in _AUTO_DELETE,
+            "autodelete": is_auto_delete,
             "exclusive": exclusive,
+            "temporary": exclusive and is_auto_delete,
+            "owner": owner,
             "alternate": alternate,
             "policytype": policy,
             "queuemaxsize": _number(given.get(MAX_SIZE, default)),
@@ -363,6 +381,17 @@ def check_alternate(declared: Exchange | Queue, wanted: Exchange | None) -> None
         what = "exchange" if isinstance(declared, Exchange) else "queue"
         has = "no alternate exchange" if alternate is None else f'alternate "{alternate.name}"'
         raise NotAllowedError(f'{what} "{declared.name}" has {has}, not "{wanted.name}"')
+
+
+def check_dependency(what: str, is_durable: bool, exchange: Exchange | None) -> None:
+    """Check that something durable does not depend on an exchange that is not.
+
+    Raises:
+        NotAllowedError: it does.
+    """
+    if is_durable and exchange is not None and not exchange.durable:
+        text = f'durable {what} cannot depend on exchange "{exchange.name}", which is not durable'
+        raise NotAllowedError(f"{text}: the broker has --strict-durability")
 
 
 def owner_of(caller: Caller) -> Caller | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.counters import QueueTotals, sum_of
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.exchanges.default import DefaultExchange
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.exchange import Exchange, refresh
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.entry import Entry
@@ -118,6 +118,8 @@ class QueueRemoval:
         for exchange, bindings in left.items():
             for binding in bindings:
                 exchange.add(binding)
+        if any(exchange.selectors for exchange in left):
+            refresh(self._exchanges.values())
 
     @property
     def _default(self) -> DefaultExchange:

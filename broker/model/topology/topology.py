@@ -16,7 +16,8 @@ Book: Qpid C++ Broker Book):
                         and browse  (qpidd); queues declared by AMQP 0-9-1 are private, and cannot be browsed either
     delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
     arguments           unsupported ones are refused, unknown ones are stored  (`model/arguments`)
-    names               1 to 255 bytes of text; "amq." is reserved for both, "qpid." for exchanges
+    names               1 to 255 bytes of text; "amq." is reserved for both, "qpid." for exchanges; but Qpid's C++
+                        clients name the queue of a subscription EXCHANGE_UUID, as amq.topic_9f3c…, and qpidd allows it
     auto-delete         a queue is deleted with its owner, if it has one, else with its last consumer  (MRG, 3); an
                         exchange with its last binding, unless it is an alternate exchange
 """
@@ -24,11 +25,12 @@ Book: Qpid C++ Broker Book):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.logs import DEBUG, log_of
 from qstore.broker.model.arguments import (
     AUTO_DELETE,
     DURABLE,
@@ -61,12 +63,21 @@ from qstore.broker.model.events import (
 )
 from qstore.broker.model.exchanges.delayed import DELAYED
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
+from qstore.broker.model.exchanges.history import RecentHistoryExchange, history_arguments, history_name
 from qstore.broker.model.exchanges.origins import MARK, REORIGIN, SWEEP, UNBIND, text_of
+from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type, join_host
+from qstore.broker.model.exchanges.types import (
+    PROTECTED_EXCHANGES,
+    STANDARD_EXCHANGES,
+    exchange_type,
+    join_host,
+    load_type,
+    must_load,
+)
 from qstore.broker.model.queues.arguments import QueueArguments
 from qstore.broker.model.queues.arguments import check_type as check_queue_type
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import HISTORY, WAITING
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.schedule import ARGUMENTS
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
@@ -76,6 +87,7 @@ from qstore.broker.model.topology.checks import (
     QUEUE_NAMES,
     check_alternate,
     check_awaited,
+    check_dependency,
     check_exchange_alike,
     check_key,
     check_name,
@@ -100,6 +112,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.expiry import IdleQueues
     from qstore.broker.model.quotas import Quotas
+    from qstore.broker.model.replication.events import CopySeal
     from qstore.broker.model.schedule import Schedule
     from qstore.broker.model.topology.checks import Access
 
@@ -132,12 +145,14 @@ class Topology:
         events: emits an event for every change.
         arguments: checks the arguments of declarations.
         schedule: the messages that wait for their delivery time.
+        seal: makes and reads the header of copies of replicated messages.
 
     Attributes:
         changes: runs the changes, in order.
         awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet; it is set when an
             exchange with that name is declared.
         exchange_created: called with each new exchange.
+        strict_durability: whether what is durable may not depend on exchanges that are not.
         max_queues: the most queues that the virtual host may have; None for no limit.
     """
 
@@ -158,8 +173,9 @@ class Topology:
         events: Events,
         arguments: ArgumentCheck,
         schedule: Schedule,
+        seal: CopySeal,
     ) -> None:
-        self._schedule = schedule
+        self._schedule, self._seal = schedule, seal
         self._queues, self._exchanges, self._idle_queues = queues, exchanges, idle_queues
         self._make, self._factory = make_queue, factory
         self._storage, self._removal, self._bindings = storage, removal, bindings
@@ -170,6 +186,7 @@ class Topology:
         self._arguments = arguments
         self.awaiting: dict[Exchange | Queue, str] = {}
         self.max_queues: int | None = None
+        self.strict_durability = False
         self._being_made = 0
         self.exchange_created: Callable[[Exchange], None] = lambda _exchange: None
 
@@ -230,7 +247,8 @@ class Topology:
             is_exact: whether an existing queue must have been declared with the same properties and arguments.
             must_be_new: whether there must be no such queue yet: one that is made at the same time counts.
             is_server_named: whether the name was chosen by the broker, and may be a reserved one.
-            is_private: whether others may not even browse it if it is exclusive (`check_private`).
+            is_private: whether others may not even browse it if it is exclusive (`check_private`). It ends with its
+                owner then, so that one which exists does not become exclusive.
 
         Raises:
             PreconditionFailedError: with `is_exact`, the queue was declared differently; with `must_be_new`, it exists.
@@ -251,19 +269,24 @@ class Topology:
         if passive:
             queue = self.find_queue(name)
         wanted = self.find_exchange(alternate) if alternate else None
+        if self.strict_durability and queue is None:
+            check_dependency(f'queue "{name}"', durable, wanted)
         if queue is None:
             self._check_room(name)
             self._quotas.check_queue(caller, name)
             if not is_server_named:
-                check_name("queue", name, QUEUE_NAMES)
+                exchange, *after = name.split("_", 1)
+                check_name("queue", name, () if after and exchange in self._exchanges else QUEUE_NAMES)
             self._quotas.queue_created(caller.user)  # it counts from now on: others are declared at the same time
             self._being_made += 1
             try:
                 parsed = self._factory.read(name, arguments, durable=durable)
                 check_queue_type(
                     name, parsed, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
-                    is_server_named=is_server_named,
+                    is_server_named=is_server_named, has_alternate=bool(alternate),
                 )  # fmt: skip
+                if parsed.is_stream:
+                    await self._factory.forget_stream(self._storage.host, name)
                 queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, parsed, caller.user)
             except BaseException:
                 self._quotas.queue_deleted(caller.user)
@@ -284,8 +307,9 @@ class Topology:
             elif not passive:
                 self._kept(f'queue "{name}"', queue, durable, auto_delete, arguments)
         if exclusive and queue.owner is not owner_of(caller):
-            if passive or queue.consumer_count:
-                raise ResourceLockedError(f'queue "{name}" is in use and cannot become exclusive')
+            if passive or queue.consumer_count or (is_private and not is_new):
+                state = "in use" if passive or queue.consumer_count else "shared"
+                raise ResourceLockedError(f'queue "{name}" is {state} and cannot become exclusive')
             queue.owner, queue.is_private = owner_of(caller), is_private
         self._idle_queues.used(queue)
         host, user = caller.remote_host, caller.user
@@ -327,21 +351,50 @@ class Topology:
         """
         await self._open_schedule()
 
-    async def open_schedule_if_used(self) -> None:
-        """As `open_schedule`, if there is an exchange that needs it."""
+    async def open_own_queues(self) -> None:
+        """After a restart: make what exchanges need and a crash has prevented: the broker's own queues, and its seal.
+
+        Such queues that no exchange needs are deleted.
+
+        Raises:
+            InternalError: the store fails.
+        """
         if any(each.type_name == DELAYED for each in self._exchanges.values()):
             await self.open_schedule()
+        await self._open_histories()
+        if any(isinstance(each, ReplicationExchange) for each in self._exchanges.values()):
+            await self._seal.prepare()
+
+    @serialized
+    async def _open_histories(self) -> None:
+        for exchange in list(self._exchanges.values()):
+            if isinstance(exchange, RecentHistoryExchange) and exchange.history.queue is None:
+                exchange.history.queue = await self._open_history(exchange)
+        kept = {each.history.queue for each in self._exchanges.values() if isinstance(each, RecentHistoryExchange)}
+        for queue in [each for name, each in self._queues.items() if name.startswith(HISTORY) and each not in kept]:
+            await self._delete_or_log(queue)
 
     async def _open_schedule(self) -> None:
-        if WAITING in self._queues:
-            return
-        self._check_room(WAITING)
-        parsed = self._factory.read(WAITING, ARGUMENTS, durable=True)
-        queue = await self._make_queue(WAITING, True, False, "", ARGUMENTS, parsed, BROKER.user)
-        self._queues[WAITING] = queue
+        if WAITING not in self._queues:
+            await self._make_own_queue(WAITING, ARGUMENTS, durable=True)
+
+    async def _open_history(self, exchange: RecentHistoryExchange) -> Queue:
+        """The queue of a new exchange. Raises as `open_schedule`, or InvalidArgumentError: its name is too long."""
+        name = history_name(exchange.name)
+        left = self._queues.get(name)
+        if left is not None:  # its deletion has failed
+            await self._delete_queue(left, BROKER)
+        return await self._make_own_queue(name, history_arguments(exchange.arguments), durable=exchange.durable)
+
+    async def _make_own_queue(self, name: str, arguments: TypedMap, *, durable: bool) -> Queue:
+        self._check_room(name)
+        parsed = self._factory.read(name, arguments, durable=durable)
+        queue = await self._make_queue(name, durable, False, "", arguments, parsed, BROKER.user)
+        self._queues[name] = queue
         self._exchanges[""].binding_count.set(len(self._queues))
-        event = QueueDeclare(BROKER.remote_host, BROKER.user, WAITING, True, True, False, "", ARGUMENTS, True)
+        event = QueueDeclare(BROKER.remote_host, BROKER.user, name, durable, True, False, "", arguments, True)
         self._events.emit(event, BROKER)
+        return queue
 
     async def delete_queue(
         self,
@@ -428,6 +481,8 @@ class Topology:
         for exchange, bindings in left.items():
             await self._emit_removed(exchange, bindings, caller)
         self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name), caller)
+        if _LOG.is_on(DEBUG):
+            _log_statistics("queue", queue.name, queue.totals._asdict())
         self._idle_queues.forget(queue)
         return self._were_left(left)
 
@@ -487,14 +542,22 @@ class Topology:
         wanted = self.find_exchange(alternate) if alternate and not is_later else None
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
+            if self.strict_durability:
+                check_dependency(f'exchange "{name}"', durable, wanted)
+            if must_load(type_name):
+                await asyncio.to_thread(load_type, type_name)
             make = exchange_type(type_name, arguments)
             if is_later:
                 check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
-            join_host(exchange, self._exchanges[""].host, self._queues, self._schedule)
+            join_host(exchange, self._exchanges[""].host, self._queues, self._schedule, self._seal)
             if type_name == DELAYED:
                 await self._open_schedule()
+            if isinstance(exchange, RecentHistoryExchange):
+                exchange.history.queue = await self._open_history(exchange)
+            if isinstance(exchange, ReplicationExchange):
+                await self._seal.prepare()
             if durable:
                 await self._storage.create_exchange(exchange, alternate)
             self._exchanges[name] = exchange
@@ -578,6 +641,10 @@ class Topology:
                 await asyncio.sleep(0)
         exchange.delete()
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
+        if _LOG.is_on(DEBUG):
+            _log_statistics("exchange", exchange.name, asdict(exchange.counts))
+        if isinstance(exchange, RecentHistoryExchange) and exchange.history.queue is not None:
+            await self._delete_or_log(exchange.history.queue)
         for source in sources:
             await self._delete_if_unbound(source)
 
@@ -708,6 +775,8 @@ class Topology:
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         check_key(key)
+        if self.strict_durability:
+            check_dependency(f'queue "{queue_name}"', queue.durable, exchange)
         what = f'binding of queue "{queue_name}" to exchange "{exchange_name}"'
         self._arguments.check(Of.BINDING, what, arguments, (exchange.routing_type,))
         for each in exchange.replaced_by(key, arguments):
@@ -726,6 +795,8 @@ class Topology:
             exchange.federate()
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
+            if exchange.selectors.keys() == {binding}:  # the first one: it uses more than the key from now on
+                refresh(self._exchanges.values())
             host, user = caller.remote_host, caller.user
             self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments), caller)
             await self._emit_removed(exchange, replaced, caller)
@@ -803,3 +874,9 @@ async def _ended(following: Following) -> None:
     """Wait for the changes that follow from another one; they continue even if the caller is cancelled."""
     if following:
         await asyncio.wait(following)
+
+
+def _log_statistics(what: str, name: str, counts: Mapping[str, int]) -> None:
+    """Log what was counted of a thing that is deleted; what is 0 is left out."""
+    found = [f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value]
+    _LOG.debug('Statistics of deleted %s "%s": %s', what, name, ", ".join(found) or "nothing was counted")

@@ -321,12 +321,16 @@ class Branch:
             done(Status.OK, self._unknown(error))
             return
         effects = self._effects
+        self.work.count_end(is_committed=commits)
         work = effects.complete_in_turns(is_late=True) if commits else effects.undo(releases=True)
         self._finish(effects, work, partial(self._is_over, done, Status.OK))
 
     def recover(self, effects: Effects) -> None:
         """Restore it as prepared, with these effects."""
         self._effects, self.state = effects, State.PREPARED
+        self.work.enqueues_to(list(effects.published))
+        for queue in {queue for queue, _ in effects.accepted}:
+            self.work.dequeues_from(queue)
 
     @property
     def message_count(self) -> int:

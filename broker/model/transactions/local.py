@@ -60,7 +60,7 @@ class LocalTransaction(Work):
             ModelError: it cannot be committed, and nothing was changed.
         """
         planned = Planned(self, self._router)
-        outcome = _Outcome(self._store, self._tick, done)
+        outcome = _Outcome(self, self._store, self._tick, done)
         rids = self._write(planned, outcome.written)
         outcome.begin(planned, rids)
         if rids is None:
@@ -72,7 +72,7 @@ class LocalTransaction(Work):
         If it cannot be committed, the client gets the error first, and then the accepted messages are available again.
         The work is over when the commit is written: what follows is not part of it.
         """
-        outcome = _Outcome(self._store, self._tick, done)
+        outcome = _Outcome(self, self._store, self._tick, done)
         plan = LargePlan(self, self._router, self._store, self._tick, outcome.effects, outcome.raise_barrier)
         try:
             yield from plan.write()
@@ -82,6 +82,7 @@ class LocalTransaction(Work):
         else:
             return
         yield from plan.undo()
+        self.count_end(is_committed=False)
         yield from outcome.end_in_turns(failure)
         yield from self._release_in_turns()
 
@@ -96,6 +97,7 @@ class LocalTransaction(Work):
 
     def discard(self) -> None:
         """Discard the transaction: accepted messages are available again, marked as redelivered."""
+        self.count_end(is_committed=False)
         if self.is_large:
             self._tick.turns.do(self, self._release_in_turns())
             return
@@ -112,6 +114,7 @@ class _Outcome:
     """The completion of a local transaction, after its commit or failure.
 
     Args:
+        work: the transaction.
         store, tick: as in `LocalTransaction`.
         done: as for `LocalTransaction.commit`.
 
@@ -119,10 +122,10 @@ class _Outcome:
         effects: its effects on queues.
     """
 
-    __slots__ = ("_barriers", "_done", "_store", "_tick", "effects")
+    __slots__ = ("_barriers", "_done", "_store", "_tick", "_work", "effects")
 
-    def __init__(self, store: Store | None, tick: Tick, done: Done) -> None:
-        self._store, self._tick, self._done = store, tick, done
+    def __init__(self, work: Work, store: Store | None, tick: Tick, done: Done) -> None:
+        self._work, self._store, self._tick, self._done = work, store, tick, done
         self.effects = Effects()
         self._barriers: list[tuple[Queue, Barrier]] = []
 
@@ -149,6 +152,7 @@ class _Outcome:
         elif error is None:
             effects.complete()
             self._lower(self._barriers)
+            self._work.count_end(is_committed=True)
             self._done(None)
         else:
             for _ in self._finish(error):
@@ -158,11 +162,13 @@ class _Outcome:
         effects = self.effects
         if error is None:
             yield from effects.complete_in_turns()
+            self._work.count_end(is_committed=True)
             yield from self.end_in_turns(None)
             return
         failure: ModelError
         if self._store is not None and isinstance(error, self._store.full_error):
             failure = ResourceLimitExceededError(str(error))
+            self._work.count_end(is_committed=False)
             yield from effects.undo()
         else:
             failure = InternalError(f"the outcome of the transaction is unknown: {error}")
