@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from qstore.broker.log.status_rules import StatusRule
+
 MAX_UNFINISHED_BYTES: Final = 1 << 30
 """Limit of the incomplete messages of all connections together, unless the memory ceiling is lower."""
 
@@ -67,23 +69,29 @@ class BrokerSettings:
         connections_per_host: limit of the connections of each host; 0 for none.
         connections_per_user, queues_per_user: limits for each user without a quota in the ACL file; 0 for none.
         acl_file: the file with the access rules; None to allow everything.
+        firewall_file: the file with the hosts from which clients may connect; None for all.
         access: what decides on operations: `acl`, the ACL file; `permissions`, those of users; or `auto`, the ACL file
             if there is one, else permissions once one has been set.
         acl_validation: the treatment of rules there that have no effect: `none`, `warn` or `fatal`.
         strict_virtual_hosts: whether clients of AMQP 0-10 that name an unknown virtual host are refused, and not
             connected to the default one.
         negotiate_seconds: a connection that is not open after this time is closed.
+        websocket: whether AMQP over WebSocket is accepted, too.
+        websocket_origins: the origins of pages that may connect so; `*` is any.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
         max_channels: maximum channels per connection, offered in `tune`.
         heartbeat_max_seconds: maximum heartbeat interval, offered in `tune`; higher requests are lowered to it.
         max_message_bytes: maximum size of a message, content and headers; a larger one ends its session.
-        max_unfinished_bytes: limit of the incomplete messages of all connections together; the message that exceeds it
-            ends its session. Interrupted messages may take a quarter as much in addition, or one message.
+        max_unfinished_bytes: limit of the incomplete messages of all connections of a protocol; the message that
+            exceeds it ends its session. Interrupted messages may take a quarter as much in addition, or one message.
+        max_session_rate: messages a second that each session of a client may publish; 0 for no limit.
         session_timeout_max_seconds: maximum time for which a detached session is retained.
         max_detached_sessions: limit of detached sessions.
         password_checks: number of password checks that may run at the same time, outside the event loop.
         queue_limit_bytes: default limit of a queue's messages, and of those of a transaction; 0 for no limit; None if
             the disk is a queue's limit, and QUEUE_LIMIT_BYTES applies where there is no disk.
+        default_queue_policy: what durable queues do at their limit that declare no policy: `reject` or `flow_to_disk`.
+        strict_durability: whether what is durable may not depend on what is not: bindings and alternate exchanges.
         memory_bytes: limit of the memory of all messages; 0 for no limit.
         queue_memory_bytes: memory of a queue's messages beyond which they leave memory; 0 for no limit.
         paging_directory: where those are that no journal has; None to keep them in memory.
@@ -114,6 +122,7 @@ class BrokerSettings:
         telemetry: the URL to which spans of sampled messages are sent; None for nowhere.
         telemetry_limit: spans that may begin in a second.
         log_status: whether the operational log is on when the broker starts.
+        log_status_rules: which objects it is about.
         heartbeat_seconds: interval of the management agent's heartbeats and publications.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
             none.
@@ -136,11 +145,14 @@ class BrokerSettings:
     require_encryption: bool = False
     tls: TlsSettings | None = None
     failed_login_seconds: float = 1.0
+    websocket: bool = False
+    websocket_origins: tuple[str, ...] = ()
     max_connections: int = 500
     connections_per_host: int = 0
     connections_per_user: int = 0
     queues_per_user: int = 0
     acl_file: str | None = None
+    firewall_file: str | None = None
     access: str = AUTO
     acl_validation: str = "warn"
     strict_virtual_hosts: bool = False
@@ -150,10 +162,13 @@ class BrokerSettings:
     heartbeat_max_seconds: int = 120
     max_message_bytes: int = 256 << 20
     max_unfinished_bytes: int = MAX_UNFINISHED_BYTES
+    max_session_rate: int = 0
     session_timeout_max_seconds: int = 86_400
     max_detached_sessions: int = 1_000
     password_checks: int = 4
     queue_limit_bytes: int | None = None
+    default_queue_policy: str = "reject"
+    strict_durability: bool = False
     memory_bytes: int = 0
     queue_memory_bytes: int = 0
     paging_directory: str | None = None
@@ -183,6 +198,7 @@ class BrokerSettings:
     telemetry: str | None = None
     telemetry_limit: int = 200
     log_status: bool = False
+    log_status_rules: tuple[StatusRule, ...] = ()
     heartbeat_seconds: int = 10
     replication_queue: str | None = None
     create_replication_queue: bool = False

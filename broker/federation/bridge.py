@@ -3,7 +3,8 @@
     pull    the messages come here: a session of the link subscribes to a queue of the other broker
     push    they go there: a subscription here delivers to the other broker (`source_is_local`)
 
-    queue route       the source is a queue, which other consumers may share
+    queue route       the source is a queue, which other consumers may share; or a stream, whose source keeps the
+                      offset of the route
     exchange route    the source is an exchange: a queue of the bridge's own is bound to it, with one key
     dynamic route     likewise, with the keys of all bindings of the exchange of the same name here; pull only
 
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import FED_OP, FED_ORIGIN, FED_TAGS
+from qstore.broker.model.arguments import FED_OP, FED_ORIGIN, FED_TAGS, XQUERY
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.origins import BIND, MARK, SWEEP, UNBIND, Origins, Wanted
 from qstore.broker.model.queues.arguments import TRACE_EXCLUDES, TRACE_ID
@@ -360,9 +361,10 @@ class Announcer:
         self._before.pop(wanted, None)
 
     def _key_for(self, wanted: Wanted) -> str:
-        """The key at the other broker. Those of different criteria must differ, for an exchange of type headers."""
+        """The key at the other broker: unequal for unequal criteria, but that of a query has a meaning."""
         held = self._keys.get(wanted.key)
-        if not wanted.arguments.entries or held is None or held.arguments == wanted.arguments:
+        has_meaning = wanted.arguments.get(XQUERY) is not None
+        if not wanted.arguments.entries or held is None or held.arguments == wanted.arguments or has_meaning:
             return wanted.key
         return f"{wanted.key[:200]}.{extend_crc32c(0, repr(wanted.arguments).encode()):08x}"
 

@@ -59,7 +59,7 @@ MAX_LINKS: Final = 1_000
 MAX_BRIDGES: Final = 10_000
 MAX_CHANNEL: Final = 32_000
 
-DYNAMIC_TYPES: Final = ("direct", "topic", "fanout", "headers")
+DYNAMIC_TYPES: Final = ("direct", "topic", "fanout", "headers", "xml")
 
 _MAX_NAME: Final = 255  # bytes
 _HOSTS_CHANNEL: Final = 1

@@ -18,7 +18,7 @@ messages; a side that is `hold`-ed is not read.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -26,10 +26,18 @@ from qstore.broker.federation.link import Attempt, Network, Remote
 from qstore.broker.federation.uri import AmqpUri
 from qstore.broker.protocols.broker_connection import CLOSE_SECONDS
 from qstore.broker.protocols.connection import Connection, Phase
-from qstore.broker.protocols.machine import ConnectionCounts, Host, Machine, ManagedSession, SessionAction
+from qstore.broker.protocols.machine import (
+    ConnectionCounts,
+    ConnectionLimits,
+    Host,
+    Machine,
+    ManagedSession,
+    SessionAction,
+)
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.simple import EXTERNAL
 from qstore.broker.security.sasl.table import Credentials, choose_mechanism
+from qstore.broker.security.tls import TlsFacts
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -80,7 +88,7 @@ class PeerMachine:
         self.user, self.peer, self.created_at = "", uri.shown, time.time()
         self.client_properties: TypedMap = EMPTY_MAP
         self.protocol, self.mechanism, self.vhost = protocol, "", uri.vhost
-        self._closing_since = 0.0
+        self._closing_since, self._has_tls = 0.0, uri.transport == "ssl"
 
     def connect(self, wire: Connection) -> None:
         """Set the connection."""
@@ -179,6 +187,21 @@ class PeerMachine:
         )
 
     @property
+    def ssf(self) -> int:
+        """As `Machine.ssf`: what it has of its own, not TLS."""
+        return self.wire.layer_ssf
+
+    @property
+    def tls(self) -> TlsFacts | None:
+        """As `Machine.tls`: only whether there is any is known."""
+        return TlsFacts() if self._has_tls else None
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """As `Machine.limits`; here nothing depends on those of channels and frames."""
+        return ConnectionLimits(0, 0, self.wire.heartbeat)
+
+    @property
     def is_outgoing(self) -> bool:
         """As `Machine.is_outgoing`."""
         return True
@@ -232,7 +255,7 @@ class SideEvents(Protocol):
         """`is_full` has changed."""
 
 
-class PeerSide(ABC):
+class PeerSide:
     """A connection to a broker.
 
     Args:

@@ -133,6 +133,7 @@ class Upstream(NamedTuple):
         expires, ttl: of the queue at the upstream, in milliseconds; None for never.
         queue_type: its type; empty for the upstream's default.
         ack_mode: when a message is acknowledged at the upstream.
+        keeps: whether what the link has made at the upstream stays there when it is not federated any more.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Upstream(NamedTuple):
     ttl: int | None
     queue_type: str
     ack_mode: AckMode
+    keeps: bool
 
 
 def _number(low: int, high: int) -> Callable[[str, object], int]:
@@ -179,8 +181,7 @@ def _uris(what: str, value: object) -> object:
     return value
 
 
-#: Key -> function that checks and reads its value. The last ones have no effect, as they choose between ways to do the
-#: same.
+#: Key -> function that checks and reads its value.
 _KEYS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "uri": _uris,
     "exchange": read_text,
@@ -198,6 +199,13 @@ _KEYS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "bind-nowait": read_flag,
     "channel-use-mode": _one_of("multiple", "single"),
     "resource-cleanup-mode": _one_of("default", "never"),
+}
+
+#: Keys that are checked, and have no effect, and why.
+_IGNORED_KEYS: Final[Mapping[str, str]] = {
+    "ha-policy": "queues are not mirrored by their arguments",
+    "bind-nowait": "bindings are sent without waiting for answers in any case, in turns",
+    "channel-use-mode": "a link publishes on a channel of its own, and asks on others",
 }
 
 
@@ -236,6 +244,7 @@ def read_upstream(host: str, name: str, value: object, user: str, over: Mapping[
         found.get("consumer-tag", f"federation-link-{name}"[:255]), found.get("prefetch-count", 1000),
         found.get("reconnect-delay", 5.0), found.get("max-hops", 1), found.get("expires"), found.get("message-ttl"),
         found.get("queue-type", ""), AckMode(found.get("ack-mode", AckMode.ON_CONFIRM.value)),
+        found.get("resource-cleanup-mode") == "never",
     )  # fmt: skip
 
 
@@ -358,7 +367,8 @@ class UpstreamLink(ABC):
 
     def stop(self, *, is_for_good: bool = False) -> None:
         """End it; for good if the object is not federated with this upstream any more."""
-        if is_for_good and self._source is not None and self._state is LinkState.RUNNING:
+        is_clean = self.upstream.keeps or self._source is None or self._state is not LinkState.RUNNING
+        if is_for_good and not is_clean and self._source is not None:
             self._clean_up(self._source)
         self._is_gone = True
         self._end()
@@ -971,15 +981,22 @@ class Upstreams:
     def _check_upstream(self, parameter: Parameter) -> None:
         read_upstream(parameter.host, parameter.name, parameter.value, parameter.user)
         self._check_user(parameter)
+        self._report_ignored(f'The upstream "{parameter.name}"', parameter.value)
 
     def _check_set(self, parameter: Parameter) -> None:
         if parameter.name == "all":
             raise InvalidArgumentError('the set "all" is that of all upstreams, and cannot be set')
         found = read_set(parameter.value)
         self._check_user(parameter)
+        for _, over in found:
+            self._report_ignored(f'The set of upstreams "{parameter.name}"', over)
         if self.broker.authorization.is_on:
             for name, _ in found:
                 self._check_use(self.broker.parameters.get(parameter.host, UPSTREAM, name), parameter.user)
+
+    def _report_ignored(self, what: str, given: Any) -> None:
+        for key in _IGNORED_KEYS.keys() & given.keys():
+            self.broker.arguments.field_ignored(printable(what), "the key", key, _IGNORED_KEYS[key])
 
     def _check_policy(self, policy: Policy) -> None:
         for name, _ in self._selected(policy.host, policy.definition):
@@ -988,8 +1005,8 @@ class Upstreams:
     def _check_use(self, upstream: Parameter | None, user: str) -> None:
         """Check that a user may use an upstream: its links publish as the one who has set it.
 
-        This is asked when somebody names it in a policy or a set, and whenever a policy is applied: it may have been
-        set later, or again. "" stands for the broker and its administrators, on both sides.
+        Checked when a policy or a set names it, and whenever a policy is applied: the upstream may have been set or
+        replaced since. "" stands for the broker and its administrators, on both sides.
         """
         if user and upstream is not None and upstream.user not in ("", user):
             raise UnauthorizedError(

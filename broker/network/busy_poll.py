@@ -62,7 +62,6 @@ class BusyPoll:
         self._last_work = 0.0
         self._inputs = 0  # since the loop has slept
 
-    @property
     def is_idle(self) -> bool:
         """Whether the event loop has nothing else to do than the current work, which ends now."""
         self._last_work = self._clock()

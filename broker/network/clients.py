@@ -29,6 +29,7 @@ from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
 from qstore.broker.network.busy_poll import BusyPoll
+from qstore.broker.network.host_names import HostNames
 from qstore.broker.protocols.machine import Machine
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.settings import BrokerSettings
@@ -61,6 +62,7 @@ class Clients:
         held_publishers: publishers that are not read because memory is short -> since when.
         pressure: stops publishers that outrun the disk.
         busy_poll: keeps the event loop awake between a client's messages, and knows whether it is idle.
+        host_names: looks up the names of hosts for the firewall.
     """
 
     def __init__(
@@ -75,11 +77,18 @@ class Clients:
         self.foreign = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self.pressure = Pressure(broker.tick, loop.call_soon)
         self.busy_poll = BusyPoll(loop.call_soon)
+        self.host_names = HostNames(loop)
 
     # ---- who may connect ----
 
     def admits(self, host: str, address: str) -> bool:
-        """Whether the rules for all users let this host connect. No reason is sent: it may not be a client at all."""
+        """Whether the rules for all users let this host connect. No reason is sent: it may not be a client at all.
+
+        If the firewall needs the name of the host (`needs_name`), it decides later (`admits_named`).
+        """
+        firewall = self.broker.authorization.firewall
+        if firewall is not None and not firewall.needs_name(host) and not self.admits_named(host, "", address):
+            return False
         try:
             self.broker.authorization.check(Publisher(address), Action.CREATE, ObjectType.CONNECTION, "", host=host)
         except UnauthorizedError:
@@ -88,6 +97,21 @@ class Clients:
             self.too_many.write(time.monotonic(), text, address)
             return False
         return True
+
+    def needs_name(self, host: str) -> bool:
+        """Whether the firewall needs the name of a host."""
+        firewall = self.broker.authorization.firewall
+        return firewall is not None and firewall.needs_name(host)
+
+    def admits_named(self, host: str, name: str, address: str) -> bool:
+        """Whether the firewall lets a host connect whose name is known; empty for none."""
+        firewall = self.broker.authorization.firewall
+        if firewall is None or firewall.admits_somewhere(host, name):
+            return True
+        self.broker.quotas.denied("", address)
+        text = "Client %s (%s): disconnected: the firewall denies connections from its host"
+        self.too_many.write(time.monotonic(), text, address, name or "no name is known")
+        return False
 
     def refusal(self, host: str, address: str) -> str:
         """Why a client is refused; empty if it is not, and then the connection is counted for its host."""
@@ -119,10 +143,6 @@ class Clients:
         """The machines of all open connections."""
         machines = (each.machine for each in self.connections if each.is_listed)
         return [each for each in machines if each is not None and not each.is_negotiating]
-
-    def is_idle(self) -> bool:
-        """Whether the event loop has nothing else to do, so that the store may block it."""
-        return self.busy_poll.is_idle and not self.broker.tick.flushes_under_way > 1
 
     # ---- time and memory ----
 

@@ -43,6 +43,7 @@ from qstore.broker.network.login_checks import LoginChecks
 from qstore.broker.network.outgoing import OutgoingConnections
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
+from qstore.broker.protocols.amqp_1_0.message import new_sections
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, options_of
 from qstore.broker.security.tls import ServerContexts
@@ -130,17 +131,18 @@ class Server:
                 upstreams=self.upstreams,
             )  # fmt: skip
             managed.federation = self.federation
-            self.agent = Agent(managed, new_transfer, self.work.run)
+            self.agent = Agent(managed, new_transfer, new_sections, self.work.run)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._timer: asyncio.TimerHandle | None = None
         self._heap = Heap()
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
-        broker.tick.is_idle = self.clients.is_idle
+        broker.tick.is_idle = self.clients.busy_poll.is_idle
         broker.tick.ended = self._tick_ended
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed
         broker.self_destruct = self._self_destruct
+        broker.patrol.delete = lambda queue: self._self_destruct(broker.hosts[queue.host], queue.name)
         broker.virtual_hosts.end_connections = self._end_connections
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
@@ -244,6 +246,10 @@ class Server:
         self.clients.on_timer(now)
         self.listeners.look()
         self.broker.log_stopped_queues()
+        if len(self.broker.patrol) and not self.broker.tick.turns.has(self.broker.patrol):
+            self.broker.tick.turns.do(self.broker.patrol, self.broker.patrol.look())
+        if (storing := self.broker.streams.look()) is not None:
+            self.work.run(storing, _ignore_result)
         self.protocols.on_timer(now)
         self.work.logins.on_timer(now)
         for host in self.broker.hosts.values():

@@ -23,6 +23,7 @@ from qstore.broker.model.memory import State
 from qstore.broker.network.clients import Clients, network_of
 from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
+from qstore.broker.network.websocket_layer import REQUEST, WebSocketLayer
 from qstore.broker.protocols.machine import Host, Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_client
 from qstore.broker.security.authentication import PeerSecurity
@@ -93,7 +94,7 @@ class SocketConnection(asyncio.Protocol):
         self._opened = time.monotonic()
         self._closed = 0.0
         self._unsent = 0
-        self._is_catching_up = self._is_counted = False
+        self._is_catching_up = self._is_counted = self._awaits_name = False
         self._host = self._network = ""
         self._peer = Peer("", PeerSecurity(is_local=False))
         self._login: LoginCheck | None = None
@@ -113,7 +114,8 @@ class SocketConnection(asyncio.Protocol):
                 self._outgoing, Peer(address, PeerSecurity(is_local=bool(peer) and _is_loopback(host)))
             )
             return
-        if not clients.admits(host, address):
+        user = str(transport.get_extra_info("internal_user") or "")
+        if not user and not clients.admits(host, address):
             self._transport.abort()
             return
         refusal = clients.refusal(host, address)
@@ -129,9 +131,25 @@ class SocketConnection(asyncio.Protocol):
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._set_up_socket()
-        user = str(transport.get_extra_info("internal_user") or "")
         security = PeerSecurity(is_local=bool(peer) and _is_loopback(host), is_encrypted=bool(user), internal_user=user)
         self._peer = Peer(address, security, refusal)
+        if not user and clients.needs_name(host):
+            self._awaits_name = True
+            self.stop_reading(clients.host_names)
+            clients.host_names.look_up(host, self._named)
+
+    def _named(self, name: str) -> None:
+        """The name of the client's host is known, or it is known that there is none: the firewall decides."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._awaits_name = False
+        if not self._clients.admits_named(self._host, name, self._peer.address):
+            self.abort()
+            return
+        self._peer = self._peer._replace(host_name=name)
+        self.resume_reading(self._clients.host_names)
+        if self._first_bytes:
+            self.data_received(b"")
 
     def _set_up_socket(self) -> None:
         assert self._transport is not None
@@ -178,6 +196,8 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None:
             self._first_bytes += data
+            if self._awaits_name:
+                return
             machine = self._machine = self._find_machine()
             if machine is None:
                 return
@@ -202,7 +222,11 @@ class SocketConnection(asyncio.Protocol):
         clients, begin = self._clients, self._first_bytes
         if self._accepts.tls is not None and begin[0] == TLS_HELLO[0] and self._begin_tls(begin):
             return None
-        if self._transport is None or self._transport.is_closing() or not clients.protocols.is_decided(begin):
+        if self._transport is None or self._transport.is_closing():
+            return None
+        if clients.settings.websocket and self._accepts.plain and self._begin_websocket(begin):
+            return None
+        if not clients.protocols.is_decided(begin):
             return None
         if not self._accepts.plain:
             text = "Refused %s from %s: only TLS is accepted on this port"
@@ -235,6 +259,26 @@ class SocketConnection(asyncio.Protocol):
             layer.data_received(begin)
         return True
 
+    def _begin_websocket(self, begin: bytes) -> bool:
+        """Put a layer of WebSocket in between if the client's first bytes request it. Whether they do, or may do so."""
+        transport, clients = self._transport, self._clients
+        if transport is None or isinstance(transport, WebSocketLayer) or not REQUEST.startswith(begin[: len(REQUEST)]):
+            return False
+        if len(begin) < len(REQUEST):
+            return True
+        layer = WebSocketLayer(
+            self, transport, clients.loop, clients.settings.websocket_origins, self._websocket_refused
+        )
+        self._transport, self._first_bytes, self._descriptor = layer, b"", -1
+        self._accepts = Accepts()  # for the connection inside
+        transport.set_protocol(layer)
+        layer.data_received(begin)
+        return True
+
+    def _websocket_refused(self, reason: str) -> None:
+        """The request for a WebSocket, or a frame of it, is refused."""
+        self._clients.foreign.write(time.monotonic(), "Refused %s: WebSocket: %s", self._peer.address, reason)
+
     def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
         """Do a step of the TLS handshake in a thread, and call `done` with its result, `Refused` or `Failure`."""
         self._login = self._work.logins.shake_hands(self._network, work, done, self._has_left)
@@ -244,7 +288,9 @@ class SocketConnection(asyncio.Protocol):
         certificate = session.certificate
         user = certificate_user(certificate, self._clients.settings.realm)
         self._peer = self._peer._replace(
-            security=self._peer.security._replace(is_encrypted=True, certificate_user=user)
+            security=self._peer.security._replace(
+                is_encrypted=True, certificate_user=user, ssf=session.ssf, tls=session.facts
+            )
         )
         _LOG.debug("Client %s: encrypted with %s", self._peer.address, session.version)
         if certificate and not user:
@@ -258,17 +304,19 @@ class SocketConnection(asyncio.Protocol):
         """Call `work`, and apply backpressure for the journals that it has written to."""
         clients = self._clients
         tick = clients.broker.tick
-        before = tick.set_aside()
+        before = tick.set_aside() if tick.journals else None
         try:
             work(*arguments)
+            if tick.gatherings and any(journal.is_tight for journal in tick.journals):
+                tick.put_gathered()  # later they would count as those of a connection that makes room
         finally:
-            written = tick.written_since(before)
+            written = tick.journals if before is None else tick.written_since(before)
         if written:
             clients.pressure.after(self, written)
 
     def _apply_backpressure(self, machine: Machine, *, has_more: bool) -> None:
         """Stop reading while the machine has unprocessed data, or until other connections have been processed."""
-        if machine.take_published():
+        if self._clients.broker.memory.state is not State.AMPLE and machine.take_published():
             self.stop_reading(self._clients.broker.memory)
             self._clients.held_publishers[self] = time.monotonic()
         if machine.is_paused:
@@ -434,12 +482,12 @@ class SocketConnection(asyncio.Protocol):
 
     def on_timer(self, now: float) -> None:
         """Check timeouts; called at intervals with the time of a monotonic clock, in seconds."""
-        machine = self._machine
+        machine, transport = self._machine, self._transport
         if machine is not None:
             if self._reasons and self._is_alive():
                 machine.receive(b"")
             machine.on_timer(now)
-        if machine is not None and machine.is_closed:
+        if machine is not None and (machine.is_closed or (transport is not None and transport.is_closing())):
             self._closed = self._closed or now
             if now - self._closed > _LINGER_SECONDS:
                 self.abort()
@@ -447,7 +495,6 @@ class SocketConnection(asyncio.Protocol):
         if not self.is_half_open:
             self._clients.half_open.remove(self._network, self)
             return
-        transport = self._transport
         is_unread = bool(self._reasons) or (isinstance(transport, TlsLayer) and transport.is_busy)
         if is_unread and self._has_left():
             self.abort()

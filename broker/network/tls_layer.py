@@ -39,6 +39,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def __init__(self, connection: SocketConnection, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         super().__init__()
         self._connection, self._socket = connection, transport
+        self._inner: asyncio.Protocol = connection
         self._session = TlsSession(context, is_server=True)
         self.is_busy = self._is_paused = False
 
@@ -63,7 +64,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def _received(self, plain: bytes) -> None:
         self._flush()
         if plain:
-            self._connection.data_received(plain)
+            self._inner.data_received(plain)
         if self._session.is_over:
             self.close()
 
@@ -90,15 +91,15 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
-        self._connection.connection_lost(exc)
+        self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The socket's send buffer is full."""
-        self._connection.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         """The socket's send buffer has space again."""
-        self._connection.resume_writing()
+        self._inner.resume_writing()
 
     def _flush(self) -> None:
         output = self._session.take_output()
@@ -106,6 +107,11 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._socket.write(output)
 
     # ---- for the connection ----
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand what is decrypted to a layer above this one."""
+        assert isinstance(protocol, asyncio.Protocol)
+        self._inner = protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send."""

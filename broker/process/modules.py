@@ -34,11 +34,10 @@ OWN: Final = dict.fromkeys(
 )
 
 #: Modules of qpidd that are always part of this broker.
-BUILT_IN: Final = frozenset({"acl", "amqp", "ssl", "watchdog", "replicating_listener", "replication_exchange"})
+BUILT_IN: Final = frozenset({"acl", "amqp", "ssl", "watchdog", "replicating_listener", "replication_exchange", "xml"})
 
 #: Modules of qpidd that it does not have: name -> the reason, and the replacement.
 MISSING: Final = {
-    "xml": "this broker has no exchanges of type xml; route by headers (type headers), or by selectors",
     "rdma": "this broker listens on TCP, with and without TLS, but not on RDMA",
     **dict.fromkeys(
         ("cluster", "ha"),

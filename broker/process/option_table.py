@@ -44,6 +44,9 @@ TRUTH: Final = {
 
 YES_NO: Final = "yes|no"
 
+PATHS: Final = ("FILE", "DIR")
+"""The placeholders of paths, which may have any bytes but NUL."""
+
 _SHOWN: Final = 60  # characters of a value that an error shows
 
 
@@ -214,7 +217,13 @@ _BROKER: Final = Group(
         ),
         Option(
             "protocols", _TEXT, "VERSIONS", "", "Versions of AMQP to offer, separated by commas or spaces: 0-10, "
-            "0-9-1, 1.0, or amqp0-10, amqp1.0. Default: all",
+            "0-9-1, 1.0, 0-9, 0-8, or amqp0-10, amqp1.0. Default: all",
+        ),
+        Option("websocket", _SWITCH, YES_NO, "no", "Accept AMQP over WebSocket, too, on every port"),
+        Option(
+            "websocket-origin", _TEXT, "ORIGIN", "", "Let pages of this origin, such as https://example.com, connect "
+            "over WebSocket; * is any. Default: none, only clients that are not browsers. May be repeated",
+            repeatable=True,
         ),
         Option("max-connections", _NUMBER, "N", "500", "Maximum number of open connections", minimum=1,
                maximum=1_000_000),
@@ -248,6 +257,15 @@ _QUEUES: Final = Group(
             "default-queue-limit", Kind.SIZE, "SIZE", "", "Limit of queues that declare none, in bytes or with K, M, G "
             f"or T: header, content, and {MESSAGE_OVERHEAD} bytes for each message; qpidd has 100M. 0: no limit. "
             "Default: what the disk has room for; 100M if there is no directory for a queue's messages",
+        ),
+        Option(
+            "default-queue-policy", _TEXT, "WORD", "reject", "What durable queues with a limit of their own do there "
+            "that declare no qpid.policy_type: reject messages, or flow_to_disk, as in MRG Messaging 1",
+            choices=("reject", "flow_to_disk"),
+        ),
+        Option(
+            "strict-durability", _SWITCH, YES_NO, "no", "Whether what is durable cannot depend on what is not: "
+            "bindings to exchanges and alternate exchanges",
         ),
         Option(
             "broker-memory", Kind.SIZE, "SIZE", "", "Limit of the memory of all messages, in bytes or with K, M, G or "
@@ -394,6 +412,10 @@ _LOGGING: Final = Group(
             "log-status", _SWITCH, YES_NO, "no", "Log what becomes of the broker, connections, sessions, queues, "
             "exchanges, bindings and subscriptions, each with a message id (BRK-1004 : Ready)",
         ),
+        Option(
+            "log-status-rule", _TEXT, "RULE", "", "Show or hide lines of the operational log by what they are about: "
+            "qpid.virtualhost.*.queue.orders=OFF. The last rule that matches counts. May be repeated", repeatable=True,
+        ),
     ),
 )  # fmt: skip
 _SINKS: Final = Group(
@@ -484,6 +506,11 @@ ACCESS: Final = Group(
             "also qstore-acl",
         ),
         Option(
+            "firewall-file", Kind.TEXT, "FILE", "", "File with the hosts from which clients may connect, to the broker "
+            "and to each virtual host: rules with networks and names of hosts. The broker does not start if it is "
+            "missing or wrong; SIGHUP reads it again, for new connections",
+        ),
+        Option(
             "access", Kind.TEXT, "KIND", "auto", "What decides who may do what. acl: the ACL file; permissions: the "
             "permissions and tags of users, which are set while the broker runs, and without which a user may do "
             "nothing; auto: the ACL file if there is one, else permissions once one has been set",
@@ -520,7 +547,6 @@ ACCESS: Final = Group(
 _LATER, _NOT_NEEDED, _REFUSED = Effect.LATER, Effect.NOT_NEEDED, Effect.REFUSED
 
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
-_NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
 
 _FEDERATION: Final = Group(
@@ -536,11 +562,11 @@ _FEDERATION: Final = Group(
     ),
 )  # fmt: skip
 _TUNING: Final = Group(
-    "Flow control options (ignored)",
+    "Flow control options",
     (
         Option("ack", _NUMBER, "N", "", "Frames between acknowledgements", effect=_NOT_NEEDED, reason=_WHOLE),
-        Option("max-session-rate", _NUMBER, "N", "", "Maximum messages per second of a session", effect=_LATER,
-               reason=_NO_RATE),
+        Option("max-session-rate", _NUMBER, "N", "0", "Messages per second that each session of a client, or channel, "
+               "may publish; 0: no limit", maximum=10_000_000),
     ),
 )  # fmt: skip
 _HA: Final = Group(

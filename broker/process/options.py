@@ -49,6 +49,7 @@ from typing import Final, NamedTuple
 
 from qstore.broker.process.option_table import (
     DEFAULT_FILE,
+    PATHS,
     TRUTH,
     Effect,
     Given,
@@ -182,6 +183,10 @@ class Values:
             return None
         if not one.text or "\0" in one.text:
             raise OptionError(f"{one.place}: the value must not be empty or contain NUL")
+        if option.value not in PATHS and not one.text.isprintable():  # nor is half of a UTF-16 pair, a byte of no UTF-8
+            raise OptionError(
+                f'{one.place}: "{shown(one.text)}" has control characters, or others that cannot be printed'
+            )
         if option.choices and one.text not in option.choices:
             raise OptionError(f'{one.place}: "{shown(one.text)}" is not one of {", ".join(option.choices)}')
         return one.text

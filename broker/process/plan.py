@@ -6,6 +6,7 @@ modules that the sources name are loaded, and with them all options are known. T
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +18,19 @@ from typing import Final
 from qstore.broker.federation.link import remotes_in
 from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
+from qstore.broker.log.status_rules import StatusRule, read_rules
 from qstore.broker.model.memory import default_ceiling
 from qstore.broker.model.store_protocol import StoreModule
 from qstore.broker.process.held_files import default_data_directory
 from qstore.broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
-from qstore.broker.process.option_table import GROUPS, OptionError
+from qstore.broker.process.option_table import GROUPS, OptionError, shown
 from qstore.broker.process.options import Table, Values, open_sources, read_sources
 from qstore.broker.process.paging import NAME as PAGING_NAME
 from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
+
+_is_release: Final = re.compile(r"\d{1,3}(\.\d{1,4}){1,2}([-+.][0-9A-Za-z.]{1,40})?", re.ASCII).fullmatch
 
 _MIN_MAINTENANCE: Final = 0.05  # seconds
 _QUEUE_SHARE: Final = 8  # of the memory ceiling is the default for one queue: 1/8
@@ -154,15 +158,33 @@ def _sinks(values: Values, *, is_daemon: bool) -> Sinks:
 
 def _mechanisms(values: Values) -> tuple[str, ...]:
     """The SASL mechanisms to offer. Raises OptionError."""
-    names = tuple((values.text("sasl-mechanisms") or "").upper().replace(",", " ").split())
+    text = values.text("sasl-mechanisms")
+    names = _listed("--sasl-mechanisms", (text or "").upper(), is_given=text is not None)
     for line in unusable(names):
         raise OptionError(f"--sasl-mechanisms: {line}")
     return tuple(dict.fromkeys(names))
 
 
+def _listed(option: str, text: str, *, is_given: bool) -> tuple[str, ...]:
+    """The names in a list. Raises OptionError if one is given without any: the default would apply."""
+    names = tuple(text.replace(",", " ").split())
+    if is_given and not names:
+        raise OptionError(f"{option}: the value must name at least one")
+    return names
+
+
+def _rabbitmq_version(values: Values) -> str:
+    """The release of RabbitMQ that clients of AMQP 1.0 are told; empty for none. Raises OptionError."""
+    text = values.text("rabbitmq-version") or ""
+    if text and not _is_release(text):
+        raise OptionError(f'--rabbitmq-version: "{shown(text)}" is not a release of RabbitMQ, such as 4.1.0')
+    return text
+
+
 def _protocols(values: Values) -> tuple[str, ...]:
     """The versions of AMQP to offer, which may have qpidd's names: amqp0-10. Raises OptionError."""
-    words = (values.text("protocols") or "").replace(",", " ").split()
+    text = values.text("protocols")
+    words = _listed("--protocols", text or "", is_given=text is not None)
     names = tuple(dict.fromkeys(word.removeprefix("amqp") for word in words))
     for name in names:
         if name not in VERSIONS:
@@ -217,8 +239,11 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         ssl_sasl_no_dict=values.switch("ssl-sasl-no-dict"),
         require_encryption=values.switch("require-encryption"),
         tls=_tls(values),
+        websocket=values.switch("websocket"),
+        websocket_origins=values.texts("websocket-origin"),
         max_connections=values.number("max-connections"),
         acl_file=_acl_file(values.text("acl-file"), data_directory),
+        firewall_file=values.text("firewall-file") or None,
         access=values.word("access"),
         acl_validation=values.word("strict-acl-validation"),
         strict_virtual_hosts=values.word("virtual-hosts") == "strict",
@@ -235,9 +260,12 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         staging_bytes=values.size("staging-threshold") or 0,
         deliver_before_sync=values.switch("deliver-before-sync"),
         queue_limit_bytes=values.size("default-queue-limit"),
+        default_queue_policy=values.word("default-queue-policy"),
+        strict_durability=values.switch("strict-durability"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),
         queue_purge_seconds=values.seconds("queue-purge-interval"),
+        max_session_rate=values.number("max-session-rate"),
         flow_stop_percent=values.number("default-flow-stop-threshold"),
         flow_resume_percent=values.number("default-flow-resume-threshold"),
         event_threshold_percent=values.number("default-event-threshold-ratio"),
@@ -245,7 +273,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         dtx_max_timeout_seconds=values.number("dtx-max-timeout"),
         default_message_group=values.word("default-message-group"),
         federation_tag=values.text("federation-tag") or None,
-        rabbitmq_version=values.text("rabbitmq-version") or "",
+        rabbitmq_version=_rabbitmq_version(values),
         link_maintenance_seconds=max(_MIN_MAINTENANCE, values.seconds("link-maintenance-interval")),
         link_heartbeat_seconds=ceil(values.seconds("link-heartbeat-interval")),
         known_hosts=known_hosts_of(values),
@@ -258,6 +286,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         telemetry=values.text("telemetry"),
         telemetry_limit=values.number("telemetry-limit"),
         log_status=values.switch("log-status"),
+        log_status_rules=_status_rules(values),
         heartbeat_seconds=values.number("mgmt-pub-interval"),
         replication_queue=values.text("replication-queue"),
         create_replication_queue=values.switch("create-replication-queue"),
@@ -275,6 +304,13 @@ def known_hosts_of(values: Values) -> str:
     if not remotes_in(url):
         raise OptionError(f"--known-hosts-url: {url!a} has no address, as in amqp:tcp:broker1:5672,tcp:broker2:5672")
     return url
+
+
+def _status_rules(values: Values) -> tuple[StatusRule, ...]:
+    try:
+        return read_rules(values.texts("log-status-rule"))
+    except ValueError as error:
+        raise OptionError(f"--log-status-rule: {error}") from None
 
 
 def _acl_file(name: str | None, data_directory: str | None) -> str | None:

@@ -50,6 +50,7 @@ from qstore.broker.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.security.firewall import Firewall
 
 _LOG: Final = log_of("Broker")
 _SECURITY_LOG: Final = log_of("Security")
@@ -101,7 +102,7 @@ class Runner:
         self._settings, self._module, self._version = settings, module, version
         self._pid_directory, self._ready, self._log = pid_directory, ready, log
         self._build, self._configuration, self._watchdog_seconds = build, configuration, watchdog_seconds
-        self._status = StatusLog(is_on=settings.log_status)
+        self._status = StatusLog(is_on=settings.log_status, rules=settings.log_status_rules)
         self._life = LifeStatus(self._status, settings)
         self._store: Store | None = None
         self._server: Server | None = None
@@ -110,6 +111,7 @@ class Runner:
         self._loop_watchdog: LoopWatchdog | None = None
         self._is_up = self._has_failed = False
         self._rules: RuleSet | None = None
+        self._firewall: Firewall | None = None
         self._access: AccessControl | None = None
 
     def run(self) -> bool:
@@ -121,6 +123,7 @@ class Runner:
         _check_users(self._settings)
         _check_certificate(self._settings)
         self._rules = _read_rules(self._settings)
+        self._firewall = _read_firewall(self._settings)
         self._loop_watchdog = LoopWatchdog(self._watchdog_seconds, self._log.descriptors)
         gc.disable()  # recovered messages are many objects, without cycles; the server enables it
         try:
@@ -141,6 +144,7 @@ class Runner:
         broker = Broker(self._settings, self._store, loop.call_soon, call_later=loop.call_later)
         self._status.follow(broker.events)
         self._access = control_access(broker, self._rules)
+        broker.authorization.firewall = self._firewall
         paging = self._open_paging(broker, loop)
         telemetry = self._open_telemetry(broker)
         register_listener(broker, new_transfer)
@@ -276,6 +280,12 @@ class Runner:
             self._access.start_reload()
         if self._server is not None:
             try:
+                if self._settings.firewall_file is not None:
+                    self._server.broker.authorization.firewall = _read_firewall(self._settings)
+                    reloaded.append("the firewall")
+            except StartError as error:
+                _SECURITY_LOG.error("%s; the previous firewall stays in force", error)
+            try:
                 for line in self._server.reload_security():
                     _SECURITY_LOG.warning("%s", line)
                 if self._settings.tls is not None:
@@ -395,6 +405,17 @@ def _read_rules(settings: BrokerSettings) -> RuleSet | None:
     try:
         return read_rules(settings.acl_file, settings.realm, settings.acl_validation)
     except AclFileError as error:
+        raise StartError(str(error)) from error
+
+
+def _read_firewall(settings: BrokerSettings) -> Firewall | None:
+    if settings.firewall_file is None:
+        return None
+    from qstore.broker.security.firewall import FirewallError, read_file  # as the reader of the ACL file
+
+    try:
+        return read_file(settings.firewall_file)
+    except FirewallError as error:
         raise StartError(str(error)) from error
 
 

@@ -38,7 +38,7 @@ these waits:
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
@@ -157,7 +157,7 @@ class Budget:
         self.freed()
 
 
-class Partial(ABC):
+class Partial:
     """An incomplete command with its content.
 
     Attributes:
@@ -273,7 +273,7 @@ ReceiverT = TypeVar("ReceiverT", bound=Receiver)
 PartialT = TypeVar("PartialT", bound=Partial)
 
 
-class Assembler(ABC, Generic[ReceiverT, PartialT]):
+class Assembler(Generic[ReceiverT, PartialT]):
     """Assembles the input of one connection.
 
     Args:
@@ -467,6 +467,10 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
         return cast(CommandReceiver, self._receiver).run_of(
             pattern.channel, pattern.payload, header, bodies, pattern.field
         )
+
+    def convert_rest(self, convert: Callable[[bytes], bytes]) -> None:
+        """Convert the bytes that were read and not processed."""
+        self._rest = convert(self._rest)
 
     def resume(self) -> None:
         """Continue after a pause. Raises as `receive` does."""

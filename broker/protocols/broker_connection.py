@@ -13,7 +13,7 @@ It implements most of `machine`, the interface to the network.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -23,14 +23,16 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.counters import MessageSizes
 from qstore.broker.model.errors import ModelError, UnauthorizedError
-from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
+from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, ConsoleClosed, Event
 from qstore.broker.protocols.assembly import Budget
 from qstore.broker.protocols.connection import NORMAL, Connection, Phase
 from qstore.broker.protocols.frame_log import DecodeFrame, FrameLog, is_tracing
 from qstore.broker.protocols.machine import ConnectionCounts, DetachedSession, Host, Machine, Peer
 from qstore.broker.protocols.output import ROOM, Stream
+from qstore.broker.protocols.publishing import SessionRate
 from qstore.broker.security.authentication import LoginAttempt
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Failure, Outcome, PasswordCheck, Refused, Success
+from qstore.broker.security.tls import TlsFacts
 from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.protocols.publishing import PublishChecks
     from qstore.broker.security.authentication import Authentication
+    from qstore.broker.security.sasl.exchange import SecurityLayer
 
 _LOG: Final = log_of("Protocol")
 
@@ -77,6 +80,7 @@ class BrokerConnection(Connection):
         virtual_host: the virtual host that it has opened; the default one before that.
         publisher: identifies messages published over it.
         login: the client's attempt to log in.
+        negotiated: the security layer that it has chosen; None for none.
         tick: the broker's.
         room: bytes that may be sent before yielding to other connections.
         can_send: whether the socket accepts messages.
@@ -84,11 +88,13 @@ class BrokerConnection(Connection):
     """
 
     protocol: ClassVar[str]
+    has_layers: ClassVar[bool] = False
+    """Whether the protocol has a place where a security layer of SASL begins."""
 
     __slots__ = (
         "__weakref__", "_closing_since", "_host", "_is_announced", "_now", "_refusal", "_shared", "can_send",
-        "client_properties", "created_at", "login", "peer", "publisher", "room", "streams", "tick", "user",
-        "virtual_host",
+        "client_properties", "created_at", "login", "negotiated", "peer", "publisher", "room", "streams", "tick",
+        "user", "virtual_host",
     )  # fmt: skip
 
     def __init__(
@@ -103,8 +109,11 @@ class BrokerConnection(Connection):
         self.user, self.created_at = "", broker.clock()
         self.virtual_host = broker.default_host
         self.client_properties: TypedMap = EMPTY_MAP
-        self.login = LoginAttempt(shared.authentication, peer.security)
+        self.login = LoginAttempt(shared.authentication, peer.security, has_layers=self.has_layers)
+        self.negotiated: SecurityLayer | None = None
         self.publisher = Publisher(peer.address, broker.next_connection())
+        self.publisher.host_name = peer.host_name
+        self.publisher.is_internal = bool(peer.security.internal_user)
         self.room, self.can_send = ROOM, True
         self.streams: dict[int, Stream] = {}
         self._is_announced = False
@@ -144,10 +153,32 @@ class BrokerConnection(Connection):
 
     # ---- as a machine ----
 
+    def new_rate(self) -> SessionRate | None:
+        """The limit of a new session's messages; None if there is none, as for the broker as its own client."""
+        broker = self._shared.broker
+        rate = 0 if self.publisher.is_internal else broker.settings.max_session_rate
+        if not rate or broker.call_later is None:
+            return None
+        self.publish_checks.limit_rate()
+        return SessionRate(rate, broker.monotonic, broker.call_later)
+
     @property
     def mechanism(self) -> str:
         """The SASL mechanism; empty before it is chosen."""
         return self.login.mechanism
+
+    @property
+    def ssf(self) -> int:
+        """As `Machine.ssf`."""
+        return self.layer_ssf or self.login.security.ssf
+
+    @property
+    def tls(self) -> TlsFacts | None:
+        """As `Machine.tls`."""
+        security = self.login.security
+        if security.tls is None and security.is_encrypted and not security.internal_user:
+            return TlsFacts()  # the broker is the client, and the socket's handshake is not known here
+        return security.tls
 
     @property
     def is_outgoing(self) -> bool:
@@ -239,6 +270,7 @@ class BrokerConnection(Connection):
             self.send_challenge(outcome.data)
         elif isinstance(outcome, Success):
             self.user = self.publisher.user = outcome.user_id
+            self.negotiated = outcome.layer
             self.send_limits()
         elif isinstance(outcome, PasswordCheck):
             self.pause()
@@ -356,7 +388,10 @@ class BrokerConnection(Connection):
     def dismantle(self) -> None:
         """As `Machine.dismantle`."""
         super().dismantle()
+        self.publisher.is_closed = True
         self._shared.admission.leave(self.publisher)
+        if self.publisher.is_console:
+            self._emit(ConsoleClosed())
         if self._is_announced:
             self._emit(ClientDisconnect(self.peer, self.user, self.client_properties))
 
@@ -399,6 +434,10 @@ class Admission:
     def refusal(self, client: Publisher, virtual_host: VirtualHost) -> str:
         """Why a client is refused; empty if it is admitted to a virtual host, which counts it until it leaves."""
         host, client.vhost = client.remote_host.rpartition(":")[0].strip("[]"), virtual_host.name
+        firewall, name = self._authorization.firewall, virtual_host.name
+        if firewall is not None and not client.is_internal and not firewall.admits(host, client.host_name, name):
+            self._quotas.denied(client.user, client.remote_host)
+            return f"access to vhost '{name}' refused from {host} by the firewall"
         try:
             self._authorization.check(client, Action.CREATE, ObjectType.CONNECTION, "", host=host)
             if virtual_host.name != DEFAULT_HOST:
@@ -427,7 +466,7 @@ class Admission:
             self._quotas.log_out(client.user)
 
 
-class Connections(ABC):
+class Connections:
     """The connections of one protocol in a broker, and what they share.
 
     Args:
@@ -463,10 +502,13 @@ class Connections(ABC):
         """The sessions that wait to be attached again."""
         return []
 
+    def user_deleted(self, user: str) -> None:
+        """End what waits for a user, given with the realm, who cannot log in any more."""
+
     @property
     def unfinished_bytes(self) -> int:
         """Bytes received of incomplete messages."""
         return self.budget.used
 
-    def close(self) -> None:  # noqa: B027 – most protocols have nothing to end
+    def close(self) -> None:
         """The broker stops: end everything that outlives a connection."""

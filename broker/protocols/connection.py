@@ -9,6 +9,8 @@
     heartbeats     by `on_timer`: one is sent after half of the interval without output; the peer is presumed dead after
                    two without input
     closing        invalid input cannot be parsed further: everything after it is ignored
+    layer          a security layer of SASL begins where the protocol says (`secure`), in both directions at once: bytes
+                   that were read before, but come after that place, have to be protected as well
 
 A protocol adds its frames and their codec, the table of its commands, and how it numbers them. `broker_connection` has
 what only the broker's end does.
@@ -16,17 +18,19 @@ what only the broker's end does.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from qstore.broker.protocols.assembly import Assembler, ProtocolError
+from qstore.broker.security.sasl.exchange import LayerError
 from qstore.formats.errors import FormatError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Buffer
     from qstore.broker.protocols.frame_log import FrameLog
+    from qstore.broker.security.sasl.exchange import SecurityLayer
 
 NORMAL: Final = 200
 """The code of a close without an error, in 0-10 and 0-9-1."""
@@ -44,7 +48,7 @@ class Phase(Enum):
     CLOSED = auto()
 
 
-class Connection(ABC):
+class Connection:
     """One end of a connection.
 
     Attributes:
@@ -60,9 +64,9 @@ class Connection(ABC):
     protocol_header: ClassVar[bytes]
 
     __slots__ = (
-        "_assembler", "_has_received", "_has_sent", "_header", "_is_deaf", "_last_received", "_last_sent", "_pauses",
-        "_received_log", "_sent_log", "bytes_received", "bytes_sent", "close_code", "close_text", "frames_sent",
-        "heartbeat", "messages_sent", "output", "phase",
+        "_assembler", "_before_layer", "_has_received", "_has_sent", "_header", "_is_deaf", "_is_securing",
+        "_last_received", "_last_sent", "_layer", "_pauses", "_received_log", "_sent_log", "bytes_received",
+        "bytes_sent", "close_code", "close_text", "frames_sent", "heartbeat", "messages_sent", "output", "phase",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,6 +80,9 @@ class Connection(ABC):
         self._last_received = self._last_sent = 0.0
         self._has_received = self._has_sent = self._is_deaf = False
         self._pauses = 0
+        self._layer: SecurityLayer | None = None
+        self._is_securing = False  # whether it begins with what the assembler has left
+        self._before_layer = 0  # buffers in `output` that are sent without it
         self._received_log: FrameLog | None = None
         self._sent_log: FrameLog | None = None
 
@@ -139,20 +146,48 @@ class Connection(ABC):
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the socket; an empty read is a sign of life only."""
-        if self._received_log is not None:
-            self._received_log.take(data)
         self._has_received = True
         self.bytes_received += len(data)
         if not data or self.phase is Phase.CLOSED or self._is_deaf:
             return
         try:
+            if self._layer is not None:
+                data = self._layer.receive(data)
+            if self._received_log is not None:
+                self._received_log.take(data)
             if self.phase is Phase.HEADER:
                 data = self._take_header(data)
             if data:
                 self._assembler.receive(data)
-        except (ProtocolError, FormatError) as error:
-            self._is_deaf = True
-            self.on_violation(error)
+            if self._is_securing:
+                self._begin_layer()
+        except (ProtocolError, FormatError, LayerError) as error:
+            self._violated(error)
+
+    def _violated(self, error: ProtocolError | FormatError | LayerError) -> None:
+        self._is_deaf = True
+        self.on_violation(ProtocolError(f"security layer: {error}") if isinstance(error, LayerError) else error)
+
+    # ---- the security layer ----
+
+    @property
+    def layer_ssf(self) -> int:
+        """The strength of the security layer; 0 without one."""
+        return 0 if self._layer is None else self._layer.ssf
+
+    def secure(self, layer: SecurityLayer | None) -> None:
+        """Begin a security layer, unless it is None: after what is in `output`, and after the command at hand."""
+        if layer is not None:
+            self._layer, self._before_layer = layer, len(self.output)
+            self._is_securing = self._assembler.is_paused = True
+
+    def _begin_layer(self) -> None:
+        """What was read with the command before the layer is protected by it, too: an attacker may have added it."""
+        assert self._layer is not None
+        self._is_securing = False
+        self._assembler.convert_rest(self._layer.receive)
+        if not self._pauses:
+            self._assembler.resume()
 
     def _take_header(self, data: bytes) -> bytes:
         """The bytes after the peer's protocol header; empty if it is incomplete or wrong."""
@@ -207,10 +242,12 @@ class Connection(ABC):
         if self.phase is Phase.CLOSED or self._pauses or self._is_deaf:
             return
         try:
-            self._assembler.resume()
-        except (ProtocolError, FormatError) as error:
-            self._is_deaf = True
-            self.on_violation(error)
+            if not self._is_securing:
+                self._assembler.resume()
+            if self._is_securing:  # or by one of the commands that waited
+                self._begin_layer()
+        except (ProtocolError, FormatError, LayerError) as error:
+            self._violated(error)
 
     # ---- output ----
 
@@ -227,10 +264,13 @@ class Connection(ABC):
             return b""
         self._has_sent = True
         data = b"".join(output)
-        self.bytes_sent += len(data)
-        output.clear()
         if self._sent_log is not None:
             self._sent_log.take(data)
+        if self._layer is not None:
+            first, self._before_layer = self._before_layer, 0
+            data = b"".join(output[:first]) + self._layer.send(b"".join(output[first:]))
+        self.bytes_sent += len(data)
+        output.clear()
         return data
 
     # ---- end ----

@@ -10,7 +10,8 @@ When the session ends, unsettled messages return to their queues.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import struct
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,9 +27,11 @@ from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.selectors.candidate import Candidate, LastCandidate
     from qstore.broker.model.tick import Turns
+    from qstore.formats.kernels.bodies import Bodies
 
 NO_NUMBER: Final = 1 << 62
 """Above all numbers of deliveries."""
@@ -37,7 +40,7 @@ _HEADS_KEPT: Final = 1024
 _first = attrgetter("first")
 
 
-class SendingConsumer(ABC):
+class SendingConsumer:
     """A consumer.
 
     Args:
@@ -65,6 +68,11 @@ class SendingConsumer(ABC):
         self.destination, self.queue, self.arguments = destination, queue, arguments
         self.acquires, self.is_accepting = acquires, is_accepting
         self.is_waiting, self.is_windowed = False, True
+
+    @property
+    def prefetch(self) -> int:
+        """As `ManagedSubscription.prefetch`."""
+        return 0
 
     def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for subclasses
         """As `Consumer.room_for`: most take single messages."""
@@ -145,14 +153,14 @@ class SelectorCheck:
 
     def __init__(self, selector: MessageCondition, last: LastCandidate) -> None:
         self._selector, self._last, self.text = selector, last, selector.text
-        self._selected = 0  # position of a matching message that was refused; 0 for none
+        self._selected: Message | None = None  # a matching message that was refused
         self._was_redelivered = False  # whether its delivery would have been marked as redelivered
         self._work = 0
 
     def admits(self, entry: Entry) -> bool:
         """Whether the message of an entry matches."""
         self._work, is_redelivered = 0, entry.is_redelivered
-        if entry.position == self._selected and is_redelivered is self._was_redelivered:
+        if entry.message is self._selected and is_redelivered is self._was_redelivered:
             return True
         candidate = self._last.of(entry.message, is_redelivered=is_redelivered)
         before = candidate.work
@@ -165,7 +173,7 @@ class SelectorCheck:
 
     def answered(self, entry: Entry, connection: Roomy, *, is_refused: bool) -> None:
         """Note what the consumer has answered to an entry: the work for it takes from the room of its connection."""
-        self._selected = entry.position if is_refused else 0
+        self._selected = entry.message if is_refused else None
         connection.room -= self._work
         if connection.room <= 0 and self._work:
             connection.has_output()  # renews its room
@@ -182,6 +190,31 @@ class Roomy(Protocol):
 
     def has_output(self) -> None:
         """Schedule the output to be sent."""
+
+
+def with_numbers(written: bytes | memoryview, at: int, number: int, bodies: Bodies, first: int, count: int) -> bytes:
+    """Messages of a run as a consumer gets them, with consecutive numbers in their headers.
+
+    Args:
+        written: the messages, as `write_deliveries` has written them.
+        at: where in the first one the number is, 8 bytes, big endian.
+        number: the number of the first; those of the others follow.
+        bodies: the bodies of the run.
+        first: the number of the first of them.
+        count: how many.
+    """
+    numbers = struct.pack(f">{count}Q", *range(number, number + count))
+    out = bytearray(written)
+    if bodies.is_even:  # 15 ns a message, and not 150
+        size = len(written) // count
+        for place in range(8):
+            out[at + place :: size] = numbers[place::8]
+        return bytes(out)
+    around = (len(written) - bodies.size(first, count)) // count
+    for index in range(count):
+        out[at : at + 8] = numbers[8 * index : 8 * index + 8]
+        at += around + bodies.size(first + index, 1)
+    return bytes(out)
 
 
 class HeldRun:
@@ -357,7 +390,10 @@ def numbers_among(ranges: list[tuple[int, int]], among: Mapping[int, object], en
 
     A peer may send any range, so the smaller of the two is walked: the ranges or `among`.
     """
-    if sum(last - first + 1 for first, last in ranges) <= len(among):
+    span = 0
+    for first, last in ranges:
+        span += last - first + 1
+    if span <= len(among):
         for first, last in ranges:
             for number in range(first, min(last + 1, end)):
                 if number in among:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.formats.values import TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.publishing import SessionRate
+    from qstore.broker.security.tls import TlsFacts
 
 
 class Peer(NamedTuple):
@@ -25,11 +29,13 @@ class Peer(NamedTuple):
         address: host and port, for the log.
         security: properties of the connection that authentication uses.
         refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
+        host_name: the name of its host, if the firewall has looked it up; else empty.
     """
 
     address: str
     security: PeerSecurity
     refusal: str = ""
+    host_name: str = ""
 
 
 class ConnectionCounts(NamedTuple):
@@ -41,6 +47,40 @@ class ConnectionCounts(NamedTuple):
     bytes_sent: int
     messages_received: int
     messages_sent: int
+
+
+class ConnectionLimits(NamedTuple):
+    """What a connection has negotiated.
+
+    Attributes:
+        channels: the highest number of a channel, or how many there may be, as the protocol counts.
+        frame_bytes: of a frame.
+        heartbeat: seconds between heartbeats; 0 for none.
+    """
+
+    channels: int
+    frame_bytes: int
+    heartbeat: int
+
+
+class SessionModes(NamedTuple):
+    """How a session publishes and consumes, and what its open transactions have.
+
+    Attributes:
+        confirms: whether the client learns which of its messages are stored.
+        is_transactional: whether it publishes and settles in transactions.
+        prefetch: unsettled messages of each later consumer; 0 for no limit, or if consumers have their own.
+        shared_prefetch: of all its consumers together; 0 for no limit.
+        published: messages published in open transactions.
+        settled: deliveries settled in them.
+    """
+
+    confirms: bool
+    is_transactional: bool
+    prefetch: int
+    shared_prefetch: int
+    published: int
+    settled: int
 
 
 class ManagedSubscription(Protocol):
@@ -66,6 +106,10 @@ class ManagedSubscription(Protocol):
     def delivered(self) -> int:
         """Number of messages delivered."""
 
+    @property
+    def prefetch(self) -> int:
+        """Messages that it may have unsettled; 0 for no limit, or if the client grants each message."""
+
 
 class ManagedSession(Protocol):
     """A session, as management sees it.
@@ -75,6 +119,7 @@ class ManagedSession(Protocol):
         user: its user.
         timeout: seconds that it is kept while detached.
         txn_starts, txn_commits, txn_rejects: local transactions started, committed and rolled back.
+        rate: limits how fast it may publish; None for no limit.
         subscriptions: destination -> subscription.
     """
 
@@ -84,6 +129,7 @@ class ManagedSession(Protocol):
     txn_starts: int
     txn_commits: int
     txn_rejects: int
+    rate: SessionRate | None
 
     @property
     def vhost(self) -> str:
@@ -110,6 +156,10 @@ class ManagedSession(Protocol):
     @property
     def outstanding_commands(self) -> int:
         """Commands of the client that were received and are not completed."""
+
+    @property
+    def modes(self) -> SessionModes:
+        """How it publishes and consumes now."""
 
 
 class DetachedSession(NamedTuple):
@@ -195,6 +245,18 @@ class Machine(Protocol):
     @property
     def counts(self) -> ConnectionCounts:
         """Frames, bytes and messages received and sent so far."""
+
+    @property
+    def ssf(self) -> int:
+        """Its security strength factor: bits of the key of TLS or of the layer of SASL; 1 for integrity, 0 for none."""
+
+    @property
+    def tls(self) -> TlsFacts | None:
+        """What the handshake of TLS has agreed on, as far as it is known; None without TLS."""
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """What was negotiated; before that, what the protocol begins with."""
 
     @property
     def is_paused(self) -> bool:

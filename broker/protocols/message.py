@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from qstore.broker.model.errors import InternalError
-from qstore.broker.model.message import Content, LargeContent, Message, StoredForm
+from qstore.broker.model.message import Content, LargeContent, Message, ReplyAddress, StoredForm
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.types import wire_type_of
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.plain import plain_typed_value
 from qstore.formats.values import Family, TypedValue
+
+if TYPE_CHECKING:
+    from qstore.broker.model.virtual_host import VirtualHost
 
 MESSAGE_ID_HEADER: Final = "x-amqp-message-id"
 SUBJECT_HEADER: Final = "qpid.subject"
@@ -33,6 +36,34 @@ TEXT: Final = "text/plain"
 _EXTEND_CRC: Final = extend_crc32c  # compiled, this is a C variable; an imported name would be a dictionary lookup
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+MAX_SHORT: Final = 0xFF
+"""Bytes of a short text of AMQP 0-10 and 0-9-1."""
+
+
+def long_header(name: str) -> str:
+    """The header for a property whose text is too long for it."""
+    return f"x-amqp-{name.replace('_', '-')}"
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is too long for a property."""
+    return len(text.encode("utf-8", "surrogateescape")) > MAX_SHORT
+
+
+def reply_in(host: VirtualHost, reply: ReplyAddress) -> ReplyAddress:
+    """The exchange and the key that a reply address means in a virtual host.
+
+    AMQP 1.0 and 0-9-1 have one text for both, NAME or NAME/KEY: a queue or an exchange may have slashes in its name. An
+    address of nothing that exists stays as it is.
+    """
+    text = "/".join(filter(None, reply))
+    if text in host.queues or text in host.replies.queues:
+        return ReplyAddress("", text)
+    if text in host.exchanges:
+        return ReplyAddress(text, "")
+    name, _, key = text.partition("/")
+    return ReplyAddress(name, key) if not reply.exchange and name in host.exchanges else reply
 
 
 class SharedHead:
@@ -63,6 +94,15 @@ class NativeMessage(Message):
     header: bytes
     head: SharedHead | None
     _crc: int  # of the stored form; negative if it is not known yet
+
+    @property
+    def header_bytes(self) -> bytes:
+        """As `Message.header_bytes`."""
+        return self.header
+
+    def patch(self, at: int, data: bytes) -> None:
+        """As `Message.patch`."""
+        self.header = self.header[:at] + data + self.header[at + len(data) :]
 
     @abstractmethod
     def stored_begin(self) -> bytes:

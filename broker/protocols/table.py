@@ -21,10 +21,18 @@ Source: AMQP 0-9-1, section 4.2.2; 0-10, transport, version negotiation; 1.0, tr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from qstore.broker.model.broker import Broker
-from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
+from qstore.broker.model.events import Event, UserDeleted
+from qstore.broker.protocols.amqp_0_9_1.connection import (
+    Amqp08Connection,
+    Amqp08PublishedConnection,
+    Amqp09Connection,
+    Amqp091Connections,
+    ServerConnection,
+)
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
 from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
 from qstore.broker.protocols.broker_connection import Connections
@@ -53,15 +61,24 @@ class ProtocolRow(NamedTuple):
     make: Callable[[Broker, Authentication], Connections]
 
 
+def _older(version: str, connection: type[ServerConnection]) -> ProtocolRow:
+    """A row of an older version of AMQP 0-9-1."""
+    make = partial(Amqp091Connections, connection=connection)
+    return ProtocolRow(connection.protocol, version, (connection.protocol_header,), make)
+
+
 #: The supported protocols; the first is the preferred one.
 TABLE: Final[tuple[ProtocolRow, ...]] = (
     ProtocolRow("AMQP 0-10", "0-10", (AMQP_0_10_HEADER,), Amqp010Connections),
     ProtocolRow("AMQP 0-9-1", "0-9-1", (AMQP_0_9_1_HEADER,), Amqp091Connections),
     ProtocolRow("AMQP 1.0", "1.0", (SASL_HEADER, AMQP_HEADER), Amqp10Connections),
+    _older("0-9", Amqp09Connection),
+    _older("0-8", Amqp08Connection),
+    _older("0-8", Amqp08PublishedConnection),
 )
 
 
-VERSIONS: Final = tuple(row.version for row in TABLE)
+VERSIONS: Final = tuple(dict.fromkeys(row.version for row in TABLE))
 
 
 class Protocols:
@@ -82,8 +99,9 @@ class Protocols:
         self._by_header = {header: made for each, made in zip(rows, self._all, strict=True) for header in each.headers}
         links = self._by_header.get(AMQP_0_10_HEADER)
         self.links = links if isinstance(links, Amqp010Connections) else Amqp010Connections(broker, authentication)
-        self.names = ", ".join(each.name for each in rows)
+        self.names = ", ".join(dict.fromkeys(each.name for each in rows))
         self.answer = rows[0].headers[0]
+        broker.events.listen(self._heard)
 
     def find(self, begin: bytes) -> Connections | None:
         """The connections of the protocol that begins with these bytes; None if it is not supported."""
@@ -103,6 +121,12 @@ class Protocols:
         """The sessions of all protocols that wait to be attached again."""
         return [session for each in self._all for session in each.detached_sessions()]
 
+    def _heard(self, event: Event) -> None:
+        """What a deleted user has left must not hold messages, nor be there for a new user of that name."""
+        if isinstance(event, UserDeleted):
+            for each in self._all:
+                each.user_deleted(event.user)
+
     @property
     def unfinished_bytes(self) -> int:
         """Bytes received of incomplete messages, over all protocols."""
@@ -116,9 +140,8 @@ class Protocols:
 
 _HEADERS: Final = {
     b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
-    b"AMQP\x01\x01\x00\x08": "an AMQP 0-8 client",
     b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
-    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x09\x01": "an AMQP 0-8 client",
     b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
     b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
     b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that requests TLS",

@@ -11,7 +11,7 @@ import pytest
 
 from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType, Publishing
 from qstore.broker.model.caller import BROKER, Caller
-from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.errors import ResourceLockedError, UnauthorizedError
 from qstore.broker.model.events import (
     Bind,
     Event,
@@ -145,6 +145,7 @@ def test_each_operation_asks_with_its_properties(tmp_path: Path) -> None:
         await topology.delete_queue("q", caller=anna)
         await topology.delete_exchange("e", caller=anna)
         flags = {"durable": False, "autodelete": False, "exclusive": True, "alternate": "e", "policytype": "reject"}
+        flags |= {"temporary": False, "owner": "anna@QPID"}
         limits = {"queuemaxsize": 100 << 20, "queuemaxcount": 5, "filemaxsize": 0, "filemaxcount": 0}
         pages = {"paging": False, "pages": 0, "pagefactor": 0}
         key = {"queuename": "q", "routingkey": "a.#"}
@@ -159,6 +160,56 @@ def test_each_operation_asks_with_its_properties(tmp_path: Path) -> None:
             (Action.UNBIND, ObjectType.EXCHANGE, "e", key),
             (Action.DELETE, ObjectType.QUEUE, "q", flags),
             (Action.DELETE, ObjectType.EXCHANGE, "e", made),
+        ]
+
+    scene(test, tmp_path)
+
+
+def test_it_is_asked_who_owns_a_queue_and_whether_it_is_temporary(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        guard = stage.broker.authorization.authorizer = Guard()
+        anna, ben = Somebody("anna@QPID"), Somebody("ben@QPID")
+        await stage.topology.declare_queue("q", caller=anna)
+        await stage.topology.declare_queue("q", passive=True, caller=ben)
+        await stage.topology.declare_queue("t", exclusive=True, auto_delete=True, caller=anna)
+        await stage.topology.declare_queue("t", passive=True, caller=anna)
+        await stage.topology.delete_queue("t", caller=anna)
+        lifetime = typed_map({"qpid.lifetime-policy": "delete-on-close"})
+        await stage.topology.declare_queue("l", exclusive=True, arguments=lifetime, caller=ben)
+        found = [
+            (action, name, *(given[each] for each in ("owner", "temporary")))
+            for _, action, _, name, given in guard.asked
+        ]
+        assert found == [
+            (Action.CREATE, "q", "anna@QPID", False),
+            (Action.ACCESS, "q", "", False),
+            (Action.CREATE, "t", "anna@QPID", True),
+            (Action.ACCESS, "t", "anna@QPID", True),
+            (Action.DELETE, "t", "anna@QPID", True),
+            (Action.CREATE, "l", "ben@QPID", True),
+        ]
+
+    scene(test, tmp_path)
+
+
+def test_a_declaration_does_not_make_the_queue_of_another_user_temporary_or_ones_own(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        guard = stage.broker.authorization.authorizer = Guard()
+        anna, ben = Somebody("anna@QPID"), Somebody("ben@QPID")
+        await stage.topology.declare_queue("q", durable=True, caller=anna)
+        await stage.topology.declare_queue("t", exclusive=True, auto_delete=True, caller=anna)
+        guard.asked.clear()
+        await stage.topology.declare_queue("q", durable=True, caller=anna)
+        await stage.topology.declare_queue("t", exclusive=True, auto_delete=True, caller=anna)
+        await stage.topology.declare_queue("q", exclusive=True, auto_delete=True, caller=ben)  # which locks it
+        with pytest.raises(ResourceLockedError):
+            await stage.topology.declare_queue("t", exclusive=True, auto_delete=True, caller=ben)
+        found = [(name, *(given[each] for each in ("owner", "temporary"))) for *_, name, given in guard.asked]
+        assert found == [
+            ("q", "anna@QPID", False),
+            ("t", "anna@QPID", True),
+            ("q", "anna@QPID", False),
+            ("t", "anna@QPID", True),
         ]
 
     scene(test, tmp_path)

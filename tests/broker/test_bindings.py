@@ -130,7 +130,7 @@ class TestInitialValueOnDisk:
 
         asyncio.run(scene())
         assert [each.getMessage().partition(":")[0] for each in caplog.records if each.levelname == "WARNING"] == [
-            'Queue "q" did not get the initial value of "x"'
+            'Queue "q" did not get an earlier message of "x"'
         ]
 
 

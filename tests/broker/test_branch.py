@@ -612,3 +612,26 @@ def test_late_commit_does_not_displace_a_newer_value(is_local: bool) -> None:
     assert results == [OK]
     assert [entry.message.body for entry in queue.entries()] == [b"new"]
     assert len(queue.journal.live) == 1
+
+
+def test_its_queues_count_it_until_its_outcome_is_known(stage: Stage) -> None:
+    def counts() -> list[tuple[int, int, int, int]]:
+        found = stage.target.counters.enqueuing, stage.source.counters.dequeuing
+        return [
+            (each.starts, each.commits, each.rejects, each.pending.value) if each is not None else (0, 0, 0, 0)
+            for each in found
+        ]
+
+    first, second = stage.prepared(b"1"), stage.branch(b"2")
+    assert counts() == [(2, 0, 0, 2)] * 2
+    first.commit(stage.done, one_phase=False)
+    assert counts() == [(2, 0, 0, 2)] * 2
+    stage.model.sync()
+    assert counts() == [(2, 1, 0, 1)] * 2
+    second.roll_back(stage.done)
+    stage.model.sync()
+    assert counts() == [(2, 1, 1, 0)] * 2
+    third = stage.branch(b"3")
+    third.commit(stage.done, one_phase=True)
+    stage.model.sync()
+    assert counts() == [(3, 2, 1, 0)] * 2

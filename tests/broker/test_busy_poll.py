@@ -101,7 +101,7 @@ def test_a_loop_that_has_slept_is_idle_for_a_few_inputs() -> None:
     loop.now += IDLE_GAP * 2
     for number in range(1, FEW + 3):
         loop.poll.begins()
-        assert loop.poll.is_idle == (number <= FEW)
+        assert loop.poll.is_idle() == (number <= FEW)
         loop.now += IDLE_GAP / 10
 
 
@@ -109,7 +109,7 @@ def test_a_loop_that_waited_for_the_disk_has_slept() -> None:
     loop = Loop()
     for _ in range(FEW + 5):
         loop.poll.begins()
-        assert loop.poll.is_idle
+        assert loop.poll.is_idle()
         loop.now += IDLE_GAP * 2  # the disk
 
 
@@ -120,4 +120,4 @@ def test_long_work_does_not_count_as_sleep() -> None:
         loop.poll.begins()
         loop.now += IDLE_GAP * 10
         loop.poll.worked()
-    assert not loop.poll.is_idle
+    assert not loop.poll.is_idle()

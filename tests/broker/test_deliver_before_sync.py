@@ -45,6 +45,7 @@ def test_an_idle_loop_delivers_first_and_does_not_block(model: Model) -> None:
     assert model.store.may_block == [False]
     assert len(model.store.waiting) == 1
     assert queue.is_empty
+    model.sync()
     model.queue("other", durable=True)
     model.publish("other", b"2")
     model.run()

@@ -410,7 +410,7 @@ def test_publishers_that_wait_are_logged_once_with_the_way_out(caplog: pytest.Lo
     )
     assert said(caplog) == [(WARNING, text)]
     flow.fall("big", 5, 1000, 9)
-    assert said(caplog) == [(NOTICE, 'Queue "big": publishers are resumed at 5 messages, 1000 bytes')]
+    assert said(caplog) == [(NOTICE, 'Queue "big": publishers are resumed at 5 messages, 1,000 bytes')]
     assert len(queues) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from qstore.broker.log.logs import NOTICE
 from qstore.broker.model import memory
 from qstore.broker.model.errors import ResourceLimitExceededError
-from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
+from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling, resident_bytes
 from qstore.broker.settings import BrokerSettings
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
@@ -98,17 +99,26 @@ def test_the_reserve_is_taken_only_when_as_much_is_left_besides(monkeypatch: pyt
     """Or the next client would find nothing, and it would have to be freed again at once."""
     held = Ceiling()
     held.ceiling.exhausted("Client x")
-    free = [memory._RESERVE * 3 // 2, memory._RESERVE * 2]
+    free = memory._RESERVE * 3 // 2
+    mapped = mmap.mmap
 
-    def allocate(size: int) -> bytearray:
-        if size > free.pop(0):
-            raise MemoryError
-        return bytearray(size)
+    def allocate(descriptor: int, size: int, **options: int) -> mmap.mmap:
+        if size > free:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return mapped(descriptor, size, **options)
 
-    monkeypatch.setattr(memory, "bytearray", allocate, raising=False)
+    monkeypatch.setattr(memory.mmap, "mmap", allocate)
     assert held.at(10) is State.FULL
+    free = memory._RESERVE * 2
     assert held.at(10) is State.AMPLE
-    assert len(held.ceiling._reserve) == memory._RESERVE
+    assert not held.ceiling.is_exhausted
+
+
+def test_the_reserve_takes_no_memory() -> None:
+    before = resident_bytes()
+    ceilings = [MemoryCeiling(0, lambda: 0) for _ in range(16)]
+    assert resident_bytes() - before < 16 * memory._RESERVE // 2
+    assert not any(ceiling.is_exhausted for ceiling in ceilings)
 
 
 @replaces
@@ -119,7 +129,7 @@ def test_a_process_that_can_get_no_more_memory_is_full_until_it_can(
     free = 0
 
     class Mapping:
-        def __init__(self, _descriptor: int, size: int) -> None:
+        def __init__(self, _descriptor: int, size: int, **_options: int) -> None:
             if size > free:
                 raise OSError(errno.ENOMEM, "Cannot allocate memory")
 

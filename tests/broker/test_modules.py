@@ -71,7 +71,7 @@ def test_modules_of_qpidd_that_are_built_in_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("xml.so", "route by headers"), ("/usr/lib64/qpid/daemon/cluster.so", "queue replication"),
+    [("rdma.so", "not on RDMA"), ("/usr/lib64/qpid/daemon/cluster.so", "queue replication"),
      ("ha.so", "queue replication"), ("rdma", "listens on TCP")],
 )  # fmt: skip
 def test_missing_qpidd_module_is_refused_with_an_alternative(name: str, instead: str) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.patterns import MAX_NAME, MAX_PATTERN, MAX_STEPS, compile_pattern, steps_of
+from qstore.broker.model.patterns import MAX_PATTERN, compile_pattern
+from qstore.formats.pattern_steps import MAX_NAME, MAX_STEPS, steps_of
 
 USUAL = (
     "", ".*", "^amq\\.", "^(?!amq\\.).*", "^orders$", "^(orders|invoices)\\.(eu|us)\\..*$", ".*log.*",

@@ -19,7 +19,7 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
     UnauthorizedError,
 )
-from qstore.broker.model.events import AccessChanged
+from qstore.broker.model.events import AccessChanged, UserDeleted
 from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import OPERATOR_POLICY, Policy
 from qstore.broker.security.acl.control import AccessControl, control_access
@@ -62,7 +62,7 @@ def controlled(
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
-PUBLICATIONS = ("console.#", "console.obj.#", "#", "*.obj", "agent.ind.#")
+PUBLICATIONS = ("console.#", "console.obj.#", "#", "*.obj", "agent.ind.#", "mgmt.#", "mgmt.*.prop.#")
 
 
 @pytest.mark.parametrize("exchange", ["qpid.management", "qmf.default.topic"])
@@ -80,7 +80,9 @@ def test_only_monitoring_users_bind_to_management_events_of_the_whole_broker(exc
             await permissions.set(user, "blue", ALL)
         heard = {key for key in PUBLICATIONS if not binds("joe", key)}
         assert heard == {"#", "*.obj"} | (
-            {"console.#", "console.obj.#"} if exchange == "qpid.management" else {"agent.ind.#"}
+            {"console.#", "console.obj.#", "mgmt.#", "mgmt.*.prop.#"}
+            if exchange == "qpid.management"
+            else {"agent.ind.#"}
         )
         assert all(not binds("seer", key) and binds("watcher", key) and binds("joe", key, "blue") for key in heard)
         assert binds("joe", "schema.#")
@@ -467,6 +469,7 @@ class TestAdministration:
             ("topic-permission", "new for t of /", "set"), ("policy", "p of /", "set"), ("user", "new", "deleted"),
         ]  # fmt: skip
         assert all(each.user == "admin@QPID" for each in found)
+        assert [each.user for each in reported if isinstance(each, UserDeleted)] == ["new@QPID"]
         assert "user new was added by admin@QPID" in caplog.text
         for secret in ("hunter2", HASH):
             assert secret not in caplog.text

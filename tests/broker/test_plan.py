@@ -63,7 +63,7 @@ def test_options_of_a_module_that_is_not_loaded(file: Path) -> None:
 def test_modules_of_a_directory(file: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "msgstore.so").touch()
-    (tmp_path / "modules" / "xml.so").touch()
+    (tmp_path / "modules" / "rdma.so").touch()
     arguments = ["--config", str(file), "--module-dir", str(tmp_path / "modules")]
     plan = make_plan(arguments, {})
     assert plan.module is not None
@@ -98,6 +98,7 @@ def test_settings(file: Path) -> None:
         "--default-msg-group=EMPTY-GROUP", "--broker-memory=9G", "--queue-memory=7M",
         "--max-paging-size=5G", "--staging-threshold=11K", "--deliver-before-sync=yes",
         "--dtx-default-timeout=7", "--dtx-max-timeout=8",
+        "--websocket", "--websocket-origin=https://a.example", "--websocket-origin=https://b.example",
         "--replication-queue=events", "--create-replication-queue=yes", "--replication-listener-name=mirror",
         "--replication-exchange-name=x", "--replication-exchange-type=topic",
     ]  # fmt: skip
@@ -111,6 +112,7 @@ def test_settings(file: Path) -> None:
         replication_queue="events", create_replication_queue=True, replication_listener="mirror",
         replication_exchange="x", replication_exchange_type="topic",
         dtx_default_timeout_seconds=7, dtx_max_timeout_seconds=8,
+        websocket=True, websocket_origins=("https://a.example", "https://b.example"),
     )  # fmt: skip
 
 
@@ -231,3 +233,23 @@ def test_qpidd_s_names_of_the_versions_of_amqp(file: Path) -> None:
     file.write_text("protocols=amqp2.0\n")
     with pytest.raises(OptionError, match=r"--protocols: '2\.0' is not supported; the versions of AMQP are 0-10"):
         settings_of(make_plan(["--config", str(file)], {}).values, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--protocols= , ", "--protocols: the value must name at least one"),
+        ("--sasl-mechanisms= ", "--sasl-mechanisms: the value must name at least one"),
+        ("--rabbitmq-version=four", '--rabbitmq-version: "four" is not a release of RabbitMQ, such as 4.1.0'),
+        ("--rabbitmq-version=4.1.0;x", "is not a release of RabbitMQ"),
+    ],
+)
+def test_a_value_that_says_nothing_is_refused(file: Path, line: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        settings_of(make_plan(["--config", str(file), line], {}).values, None)
+
+
+@pytest.mark.parametrize("version", ["4.1", "3.13.7", "4.1.0-rc.1", "4.1.0+alpha.1"])
+def test_releases_of_rabbitmq(file: Path, version: str) -> None:
+    values = make_plan(["--config", str(file), f"--rabbitmq-version={version}"], {}).values
+    assert settings_of(values, None).rabbitmq_version == version

@@ -114,6 +114,18 @@ class TestChoice:
 
         play(None, story)
 
+    @pytest.mark.parametrize(("declared", "age"), [("1h", "1h"), ("3D", "2D"), (None, "2D")])
+    def test_the_shorter_age_of_a_stream_counts(self, declared: str | None, age: str) -> None:
+        async def story(stage: Wired) -> None:
+            await stage.broker.policies.set(policy("p", "", "streams", 0, max_age="2D", max_length_bytes=9))
+            await stage.broker.policies.set(policy("classic", "", "classic_queues", 5, max_length_bytes=5))
+            given = {} if declared is None else {"x-max-age": declared}
+            given = typed_map({"x-queue-type": "stream", **given})
+            found = dict(stage.broker.policies.for_new("/", "q", given)[1].entries)
+            assert (found["x-max-age"].value, found["x-max-length-bytes"].value) == (age, 9)
+
+        play(None, story)
+
     def test_a_policy_that_contradicts_arguments_is_not_applied(self, caplog: pytest.LogCaptureFixture) -> None:
         async def story(stage: Wired) -> None:
             await stage.broker.policies.set(policy("p", "", "queues", 0, overflow="reject-publish", max_length=1))
@@ -131,7 +143,9 @@ class TestChoice:
         (policy("", max_length=1), "name of a policy"),
         (policy("p", "(", max_length=1), "not a regular expression"),
         (policy("p", "(a+)+$", max_length=1), "too long to match"),
-        (policy("p", "", "streams", max_length=1), "no streams"),
+        (policy("p", "", "streams", max_age="5 minutes"), "x-max-age"),
+        (policy("p", "", "streams", max_age=5), "x-max-age"),
+        (policy("p", "", "streams", stream_max_segment_size_bytes="5"), "whole number"),
         (policy("p", "", "bindings", max_length=1), "it must be one of"),
         (policy("p", "", "all", True, max_length=1), "priority"),
         (policy("p", "", "all", 1 << 40, max_length=1), "priority"),

@@ -14,7 +14,7 @@ from tests.support.served import served
 
 FOREIGN = {
     b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
-    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x01\x01\x09\x01": "an AMQP 0-8 client",
     b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
     b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
     b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",

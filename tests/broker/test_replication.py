@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     NotImplementedByBrokerError,
@@ -22,12 +24,13 @@ from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.limits import Capacity, Limit
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication import events
-from qstore.broker.model.replication.events import MessageId, inventories
+from qstore.broker.model.replication.events import MessageId, inventories, stored_id
 from qstore.broker.model.replication.source import EventGeneration, register_listener
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.broker_records.topology import REPLICATION_KEY
 from qstore.formats.plain import plain_map
 from qstore.formats.values import INT32, TypedValue, typed_map
-from tests.broker.wired_broker import PlainMessage
+from tests.broker.wired_broker import PlainMessage, Wired, play
 from tests.support.fake_store import Model
 
 EVENTS = "events"
@@ -63,11 +66,12 @@ class Source(Model):
 class Target(Model):
     """A broker that applies them."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Target | None = None) -> None:
         super().__init__()
+        self.seal = before.seal if before is not None else self.broker.copy_seal
         host = self.broker.default_host
         self.exchange = host.exchanges["replication"] = ReplicationExchange("replication")
-        join_host(self.exchange, host.name, host.queues, host.schedule)
+        join_host(self.exchange, host.name, host.queues, host.schedule, self.seal)
 
     def apply(self, *events: Message) -> None:
         for event in events:
@@ -245,7 +249,9 @@ def test_a_queue_follows_its_source() -> None:
     assert bodies(copy) == [b"1", b"2", b"3"]
     (first, second, _) = queue.entries()
     ids = [plain_map(entry.message.headers()) for entry in copy.entries()]
-    assert ids == [{"qpid.replication.copy": f"#{queue.journal.queue_id}/{entry.rid}"} for entry in queue.entries()]
+    made = [target.seal.header("q", stored_id(queue.journal.queue_id, entry.rid)) for entry in queue.entries()]
+    assert ids == [{"qpid.replication.copy": header} for header in made]
+    assert made[0].startswith(f"#{queue.journal.queue_id}/{first.rid}/")
     for entry in (second, first):
         queue.acquire(entry)
         queue.dequeue(entry)
@@ -268,8 +274,8 @@ def test_events_that_come_again_are_ignored() -> None:
 
 
 def restarted(target: Target, *copies: Message) -> tuple[Target, Queue]:
-    """The target after a restart, with these copies on the queue."""
-    again = Target()
+    """The target after a restart, with these messages on the queue."""
+    again = Target(target)
     queue = again.queue("q", durable=True)
     for rid, copy in enumerate(copies, 1):
         queue.enter(copy, rid)
@@ -291,6 +297,70 @@ def test_copies_are_known_over_a_restart_of_the_target() -> None:
     source.publish("q", b"last")
     target.apply(*events[-2:], *source.take())  # in one tick, while the copies are looked for in turns
     assert bodies(copy) == [*(b"%d" % number for number in range(1, 300)), b"last"]
+
+
+def test_a_forged_copy_keeps_no_message_away() -> None:
+    """Who may publish to the queue, or to an exchange bound to it, cannot claim to be the copy of what is to come."""
+    source, target = Source(), Target()
+    queue, copy = source.replicated("q"), target.queue("q", durable=True)
+    source.publish("q", b"0")
+    target.apply(*source.take())
+    (before,) = [entry.message.header_text("qpid.replication.copy") for entry in copy.entries()]
+    identity, _, seal = str(before).rpartition("/")
+    where, _, number = identity.rpartition("/")
+    forged = []
+    for header in (f"{where}/{int(number) + 1}", f"{where}/{int(number) + 1}/{seal}", f"{where}/{int(number) + 1}/"):
+        message = target.message("q", b"forged")
+        message.numbers = {"qpid.replication.copy": header}
+        forged.append(message)
+        assert target.broker.router.publish(message, target.broker.default_host.exchanges[""])
+    source.publish("q", b"1")
+    events = source.take()
+    target.apply(*events)
+    assert bodies(copy) == [b"0", *[b"forged"] * 3, b"1"]
+    target, copy = restarted(target, *forged)
+    target.apply(*events)
+    assert bodies(copy) == [*[b"forged"] * 3, b"1"]
+    queue.purge()
+    target.apply(*source.take())
+    assert bodies(copy) == [b"forged"] * 3
+
+
+def test_a_copy_of_one_queue_is_none_on_another() -> None:
+    seal = Target().seal
+    message = MessageId("run", 7)
+    header = seal.header("a", message)
+    assert seal.read("a", header) == message
+    assert seal.read("b", header) is None
+    assert Target().seal.read("a", header) is None
+
+
+@given(st.text(max_size=40), st.text(alphabet="0123456789abcdef/#\udcff", max_size=40))
+def test_no_other_header_is_that_of_a_copy(queue: str, header: str) -> None:
+    assert Target().seal.read(queue, header) is None
+
+
+def test_the_seal_stays_over_a_restart(tmp_path: Path) -> None:
+    message = stored_id(1, 2)
+    headers = []
+
+    async def declare(stage: Wired) -> None:
+        await stage.topology.declare_exchange("r", "replication", durable=True)
+        headers.append(stage.broker.copy_seal.header("q", message))
+
+    async def look(stage: Wired) -> None:
+        assert stage.broker.copy_seal.read("q", headers[0]) == message
+
+    async def start_without(stage: Wired) -> None:
+        """As after an import of definitions, which do not have it."""
+        await stage.broker.configuration.change({}, [Record(REPLICATION_KEY, ("copies",))])
+
+    async def start(stage: Wired) -> None:
+        await stage.broker.virtual_hosts.start()
+        headers[:] = [stage.broker.copy_seal.header("q", message)]
+
+    for part in (declare, look, start_without, start, look):
+        play(tmp_path, part)
 
 
 def test_events_that_wait_are_completed_when_they_are_on_the_disk() -> None:

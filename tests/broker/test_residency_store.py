@@ -69,6 +69,9 @@ class Reader:
     def queue_deleted(self) -> None:
         raise AssertionError("deleted")
 
+    def fail(self, error: Exception) -> None:
+        raise error
+
 
 def body(number: int) -> bytes:
     return b"%d" % number
@@ -128,7 +131,7 @@ async def test_stored_messages_that_are_not_next_rest_in_the_journal(tmp_path: P
     """Beyond some bytes, in a queue that has room for all of them in memory; and they come back in order."""
     async with wired(tmp_path / "data") as world:
         queue, residency = await made(world, 1 << 30)
-        assert residency.rest_at == PORTIONS.rest
+        assert residency.rest_at == PORTIONS.rest_unserved
         residency.rest_at = 2000 * MESSAGE_OVERHEAD
         await publish(world, 0, 1600)
         assert residency.messages_out == 0
@@ -140,6 +143,22 @@ async def test_stored_messages_that_are_not_next_rest_in_the_journal(tmp_path: P
         assert len(queue.journal.writer.records.resting) == away
         assert (await taken(world, queue, 4600)).bodies == [body(number) for number in range(4600)]
         assert (queue.memory, residency.memory_out) == (0, 0)
+
+
+async def test_fewer_messages_stay_in_memory_while_nobody_takes_them(tmp_path: Path) -> None:
+    """A consumer that keeps pace with publishers takes them from memory."""
+    async with wired(tmp_path / "data") as world:
+        queue, residency = await made(world, 1 << 30)
+        reader = Reader(queue, 0)
+        queue.add_consumer(reader)
+        residency.rest_at = 2000 * MESSAGE_OVERHEAD
+        await publish(world, 0, 4000)
+        assert residency.rest_at < queue.memory < PORTIONS.rest
+        assert residency.messages_out == 0
+        queue.remove_consumer(reader)
+        await publish(world, 4000, 50)
+        assert residency.messages_out > 4000 - PORTIONS.window - 2 * PORTIONS.largest
+        assert (await taken(world, queue, 4050)).bodies == [body(number) for number in range(4050)]
 
 
 async def test_unstored_or_browsed_messages_do_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +201,7 @@ async def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
         assert residency is not None
         assert (residency.messages_out, residency.messages_in, queue.message_count) == (count, 0, count)
         assert abs(queue.message_bytes - size) <= 3 * count  # as estimated by the first
+        assert all(isinstance(each.keys, range) for each in residency._stretches)
         assert [each.rid for each in queue.entries()] == sorted(each.rid for each in queue.entries())
         reader = await taken(world, queue, count)
         assert reader.bodies == [body(number) for number in range(count)]

@@ -19,6 +19,7 @@ from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.protocols.output import ROOM
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.store.disk import OsWritableDisk
+from tests.support.basic_peer import BasicPeer
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
@@ -324,6 +325,33 @@ async def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: 
         assert found.server.clients.pressure._tight == {}
         for peer in (publisher, consumer):
             peer.close()
+
+
+async def test_messages_that_are_gathered_for_a_tight_journal_are_those_of_their_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_TIMER_SECONDS", 60)  # who is held back stays so
+    async with served(tmp_path) as found:
+        for name in ("q", "r"):
+            await found.broker.default_host.topology.declare_queue(name, durable=True)
+        queue = found.broker.default_host.queues["q"]
+        publisher, consumer = await client(BasicPeer, found.port), await client(BasicPeer, found.port)
+        await client(publisher.call, "confirm.select")
+        ends = [found.connection_of(peer) for peer in (publisher, consumer)]
+        burst = b"".join(publisher.message(name) for _ in range(30) for name in ("q", "r"))
+        journal = queue.journal
+        for number in range(1, 4):
+            await client(publisher.socket.sendall, burst)
+            await found.until(lambda count=number * 30: queue.message_count == count)  # type: ignore[misc]
+            await found.until(lambda: is_read(ends[0]))
+        journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+        await client(publisher.socket.sendall, burst)
+        await found.until(lambda: queue.message_count == 120)
+        assert not is_read(ends[0])
+        await client(consumer.call, "basic.get", queue="q", no_ack=True)
+        assert is_read(ends[1])
+        for peer in (publisher, consumer):
+            peer.socket.close()
 
 
 def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,10 @@ async def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixt
             await client(stranger.exchange_headers, b"AMQP\x02\x01\x00\x00")
             assert await client(is_closed, stranger)
         await found.until(lambda: not found.server.clients.connections)
-        client_kind, offered = "an AMQP 1.0 client that requests TLS", "AMQP 0-10, AMQP 0-9-1, AMQP 1.0"
+        client_kind, offered = (
+            "an AMQP 1.0 client that requests TLS",
+            "AMQP 0-10, AMQP 0-9-1, AMQP 1.0, AMQP 0-9, AMQP 0-8",
+        )
         why = f"Refused {client_kind} from {address}: this broker supports {offered}"
         assert lines(begin) == ["connected", why, "disconnected"]
         caplog.clear()
@@ -186,7 +189,8 @@ async def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixt
         assert [text for text in lines("") if not text.startswith("Client ")] == [
             'Exchange "e" of type topic created', 'Queue "q" created by "me", transient',
             'Queue "q" bound to "e" with key "a.#"', 'Queue "q" unbound from "e" with key "a.#"',
-            'Queue "q" deleted', 'Exchange "e" deleted',
+            'Queue "q" deleted', 'Statistics of deleted queue "q": nothing was counted',
+            'Exchange "e" deleted', 'Statistics of deleted exchange "e": nothing was counted',
         ]  # fmt: skip
 
 
@@ -242,6 +246,22 @@ async def test_a_finished_client_that_does_not_read_is_closed() -> None:
         await found.until(lambda: machine.phase.name == "CLOSED")
         assert connection in found.server.clients.connections
         connection.on_timer(time.monotonic())
+        connection.on_timer(time.monotonic() + 11)
+        await found.until(lambda: not found.server.clients.connections)
+        peer.close()
+
+
+async def test_a_client_that_has_ended_its_side_and_does_not_read_is_closed() -> None:
+    """Without heartbeats, nothing else would ever end its connection."""
+    async with served() as found:
+        peer = await stuck(found)
+        connection = found.connection_of(peer)
+        connection.resume_reading(connection)  # as when it has ended before it got stuck
+        peer.socket.shutdown(socket.SHUT_WR)
+        transport: Any = connection._transport
+        await found.until(transport.is_closing)
+        connection.on_timer(time.monotonic())
+        assert connection in found.server.clients.connections
         connection.on_timer(time.monotonic() + 11)
         await found.until(lambda: not found.server.clients.connections)
         peer.close()

@@ -455,3 +455,19 @@ def test_an_end_before_the_scheduled_one_leaves_one_scheduled(log: list[str]) ->
         assert len(scheduled) == 1
         scheduled.pop()()
         assert len(scheduled) == 1
+
+
+def test_a_tick_that_was_ended_early_has_no_second_end(model: Model) -> None:
+    queue, ended = model.queue("q", durable=True), []
+    model.consumer(queue)
+    model.publish("q", b"1")
+    model.run()
+    model.tick.ended = lambda: ended.append(1)
+    model.store.complete()
+    model.tick.end()
+    assert (ended, queue.message_count) == ([1], 1)
+    model.loop.run()
+    assert ended == [1]
+    model.publish("q", b"2")
+    model.run()
+    assert len(model.store.waiting) == 1, "what is scheduled later has an end of its own"

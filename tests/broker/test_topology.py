@@ -77,8 +77,11 @@ class TestDeclareQueue:
             await refused(InvalidArgumentError, declare(""))
             await refused(InvalidArgumentError, declare("", passive=True))
             await refused(NotAllowedError, declare("amq.mine"), "reserved")
+            await refused(NotAllowedError, declare("amq.mine_1"), "reserved")
+            await refused(NotAllowedError, declare("amq.topic"), "reserved")
             await refused(NotFoundError, declare("q", passive=True), "Queue not found: q")
             assert stage.broker.default_host.queues == {}
+            await declare("amq.topic_0b2f64ea")  # so do Qpid's C++ clients name the queue of a subscription
             await declare("amq")
             await declare("qpid.q")
 
@@ -358,7 +361,7 @@ class TestDeclareExchange:
             await refused(NotAllowedError, declare("amq.mine", "direct"), "reserved")
             await refused(NotAllowedError, declare("qpid.mine", "direct"), "reserved")
             await refused(NotFoundError, declare("x", "direct", passive=True), "Exchange not found: x")
-            await refused(NotFoundError, declare("x", "xml", durable=durable), "type not implemented: xml")
+            await refused(NotFoundError, declare("x", "x-none", durable=durable), "type not implemented: x-none")
             await refused(NotFoundError, declare("x", "", durable=durable))
             await refused(NotFoundError, declare("x", "direct", alternate="none"), "Exchange not found: none")
             assert stage.broker.default_host.exchanges == before
@@ -623,3 +626,22 @@ async def test_users_with_long_names_have_durable_queues(tmp_path: Path) -> None
     async with wired(tmp_path) as stage:
         kept = {name: stage.broker.default_host.queues[name].creator for name in users}
         assert kept == {"short": users["short"], "long": "", "wide": ""}, "a name that is too long is not stored"
+
+
+def test_what_was_counted_of_a_deleted_queue_and_exchange_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(stage: Wired) -> None:
+        await stage.topology.declare_queue("q")
+        await stage.topology.declare_exchange("x", "direct")
+        await stage.publish("x", "q", b"dropped")
+        await stage.publish("", "q", b"x")
+        await stage.topology.delete_queue("q")
+        await stage.topology.delete_exchange("x")
+
+    caplog.set_level("DEBUG", logger="Model")
+    play_on(None, scene)
+    of_queue, of_exchange = [
+        each.getMessage() for each in caplog.records if each.getMessage().startswith("Statistics of deleted")
+    ]
+    assert of_queue.startswith('Statistics of deleted queue "q": messages enqueued 1, ')
+    assert of_exchange.startswith('Statistics of deleted exchange "x": ')
+    assert "messages dropped 1" in of_exchange or "messages received 1" in of_exchange

@@ -97,6 +97,9 @@ class Taker:
     def queue_deleted(self) -> None:
         self.is_notified = True
 
+    def fail(self, error: Exception) -> None:
+        raise error
+
 
 class Wired:
     """The model and the topology of a broker that is open."""

@@ -21,6 +21,10 @@ app.conf.update(
 )
 
 
+if topic := os.environ.get("CELERY_TEST_TOPIC"):  # an exchange over which Celery delays tasks of quorum queues
+    app.conf.update(task_default_exchange=topic, task_default_exchange_type="topic")
+
+
 @app.task
 def double(number: int) -> int:
     return 2 * number

@@ -53,6 +53,25 @@ def _consume(peer: RawPeer, count: int) -> None:
     peer.sync()
 
 
+@pytest.mark.parametrize("protocol", ["amqp0-10", "amqp1.0"])
+def test_senders_of_the_client_are_held_to_the_rate_of_their_session(make_broker: BrokerMaker, protocol: str) -> None:
+    """As fast as they can in a burst of 100, and then 100 a second: 200 messages take a second, and no message less."""
+    broker = make_broker("--max-session-rate", "100").start()
+    began = time.monotonic()
+    with Connection(f"127.0.0.1:{broker.port}", protocol=protocol) as connection:
+        session = connection.session()
+        sender = session.sender("q; {create: always}", capacity=1_000)
+        for number in range(200):
+            sender.send(Message(b"%d" % number), sync=False)
+        sender.sync()
+        taken = time.monotonic() - began
+        other = connection.session().sender("other; {create: always}")
+        other.send(Message(b"x"))
+        receiver = session.receiver("q", capacity=200)
+        assert [receiver.fetch(timeout=PATIENCE_SECONDS).content for _ in range(200)] == [b"%d" % n for n in range(200)]
+    assert taken > 0.9, "100 messages after the burst: a slow machine only makes it longer"
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_queue_without_limits_exceeds_memory_and_default_limit(make_broker: BrokerMaker, durable: bool) -> None:
     """130 MB, more than qpidd's limit and twice as much as messages may take of memory."""

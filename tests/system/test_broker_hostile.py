@@ -39,9 +39,9 @@ from tests.system.broker_canary import Canary, answer
 @pytest.mark.parametrize(
     "header",
     [
-        b"AMQP\x01\x01\x00\x09",
+        b"AMQP\x01\x01\x00\x0b",
         b"AMQP\x02\x01\x00\x00",
-        b"AMQP\x01\x01\x08\x00",
+        b"AMQP\x01\x01\x08\x01",
         b"HTTP/1.1",
         b"\0" * 8,
     ],

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from qstore.broker.client import Connection, LinkError, Message, MessagingError, Receiver, Sender
+from qstore.broker.management import console as management
+from qstore.formats.qmf.v1 import decode_message, encode_message
+from tests.broker.test_proxies import EVENT_KEY, EVENT_SCHEMA, TOO_HOT
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
@@ -114,4 +118,63 @@ def test_management_is_switched_off(make_broker: BrokerMaker) -> None:
     broker = make_broker("--mgmt-enable", "no").start()
     with Connection(f"127.0.0.1:{broker.port}") as connection, pytest.raises(LinkError):
         connection.session().sender("qmf.default.direct/broker")
+    assert broker.stop() == 0
+
+
+def test_a_queue_has_the_statistics_of_m3(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--mgmt-pub-interval", "1000").start()
+    console = Console(broker)
+
+    def queue(name: str) -> dict[str, Any]:
+        (found,) = [each for each in console.query("queue") if each["name"] == name]
+        return found
+
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        session = connection.session(transactional=True)
+        sender = session.sender("kept; {create: always, node: {durable: True}}")
+        session.sender("brief; {create: always}")
+        for number in range(3):
+            sender.send(Message(str(number), durable=True))
+        assert (queue("kept")["enqueueTxnStarts"], queue("kept")["enqueueTxnCountHigh"]) == (1, 1)
+        session.commit()
+        sender.send(Message("not", durable=True))
+        session.rollback()
+        receiver = session.receiver("kept")
+        for _ in range(3):
+            receiver.fetch(timeout=PATIENCE_SECONDS)
+        session.acknowledge()
+        session.commit()
+        found = queue("kept")
+        assert found["msgDepth"] == found["enqueueTxnCount"] == found["dequeueTxnCount"] == 0
+        assert (found["msgDepthHigh"], found["msgDepthLow"], found["unackedMessagesHigh"]) == (3, 0, 3)
+        assert found["byteDepthHigh"] == found["byteTotalEnqueues"] > found["byteDepthLow"] == 0
+        assert [found[f"enqueueTxn{each}"] for each in ("Starts", "Commits", "Rejects")] == [2, 1, 1]
+        assert [found[f"dequeueTxn{each}"] for each in ("Starts", "Commits", "Rejects")] == [1, 1, 0]
+        (journal,) = console.query("journal")
+        assert found["storeRef"] == {"_object_name": journal["id"]}
+        assert "storeRef" not in queue("brief")
+    console.connection.close()
+    assert broker.stop() == 0
+
+
+def test_events_of_an_agent_of_version_1_reach_consoles_of_version_2(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--mgmt-pub-interval", "1000").start()
+    url = f"127.0.0.1:{broker.port}"
+    with Connection(url) as connection, management.Console(url) as console, console.indications() as arriving:
+        session = connection.session()
+        answers = session.receiver("amq.direct/agent", capacity=10)
+
+        def say(key: str, body: bytes) -> None:
+            session.sender("qpid.management").send(Message(body, subject=key, reply_to="amq.direct/agent"))
+
+        say("broker", encode_message("A", 1, "my sensors", UUID(int=5), 0, 0))
+        assert decode_message(answers.fetch(timeout=PATIENCE_SECONDS).content).opcode == "a"
+        say("broker", encode_message("q", 1, 2, *EVENT_KEY))
+        wanted = decode_message(answers.fetch(timeout=PATIENCE_SECONDS).content)
+        say("broker", encode_message("s", wanted.sequence, 2, *EVENT_KEY, rest=EVENT_SCHEMA))
+        say("console.event.1.10.com.example.tooHot", TOO_HOT)
+        while not isinstance(found := arriving.next(PATIENCE_SECONDS), management.Event) or found.name != "tooHot":
+            assert found is not None
+        assert (found.values, found.severity) == ({"name": "attic", "celsius": 45.0}, 4)
+        assert found.agent == f"qmf1:my_sensors:{UUID(int=5)}-10"
     assert broker.stop() == 0

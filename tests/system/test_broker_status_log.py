@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from qstore.broker.client import Connection, Message
@@ -13,11 +15,14 @@ from qstore.broker.log.status_log import STATUS_MESSAGES
 from qstore.broker.management.console import AgentError, Console
 from qstore.formats.values import typed_map
 from tests.support.certificates import Certificates
+from tests.support.processes import comes
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} MESSAGE ((?:\[ [^\]]* \] ){0,2})([A-Z]{3}-1\d{3}) : (.*)")
 _CLIENT = r"\[ con:\d+\(anonymous@QPID@127\.0\.0\.1:\d+/\) \] "
 _SESSION = r"\[ con:\d+\(anonymous@QPID@127\.0\.0\.1:\d+/\)/ch:\d+ \] "
+
+_GUEST = _SESSION.replace("anonymous", "guest")
 
 
 def lines(broker: RunningBroker) -> list[str]:
@@ -59,12 +64,32 @@ def life_of_clients(broker: RunningBroker) -> None:
         do("exchange.delete", exchange="x")
 
 
+def flow_control_and_management(broker: RunningBroker) -> None:
+    """A publisher waits for a queue that another client purges; a subscription is stopped; a console asks."""
+    with (
+        closing(pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))) as publisher,
+        closing(pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))) as other,
+    ):
+        channel, purging = publisher.channel(), other.channel()
+        channel.basic_qos(prefetch_count=3)
+        channel.queue_declare("full", arguments={"qpid.flow_stop_count": 2, "qpid.flow_resume_count": 1})
+        for _ in range(4):
+            channel.basic_publish("", "full", b"x")
+        publisher.process_data_events(0)
+        assert comes(lambda: broker.has_logged("CHN-1005"))
+        purging.queue_purge("full")
+        channel.queue_delete("full")
+    with Console(f"127.0.0.1:{broker.port}") as console:
+        assert list(console.query("broker"))
+
+
 def test_every_message_is_written(make_broker: BrokerMaker, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     configuration = tmp_path / "qpidd.conf"
     configuration.write_text("log-status=yes\n")
     broker = make_broker("--config", str(configuration), "--ssl-cert", certificates.server(), "--ssl-port", "0").start()
     life_of_clients(broker)
+    flow_control_and_management(broker)
     with Connection(f"127.0.0.1:{broker.port}") as connection:
         session = connection.session()
         for name, count in (("none", 0), ("one", 1), ("two", 2)):
@@ -110,6 +135,21 @@ def test_every_message_is_written(make_broker: BrokerMaker, tmp_path: Path) -> N
         rf"{_SESSION}\[ vh\(/\)/ex\(x\) \] EXH-1002 : Deleted",
     )
     assert sum("CHN-1002" in line for line in first) == 2
+    assert_in_order(
+        first,
+        rf"{_GUEST}CHN-1004 : Prefetch Size \(bytes\) 0 : Count 3",
+        r"\[ vh\(/\)/qu\(full\) \] QUE-1003 : Overfull : Size : 3 messages, Capacity : 2",
+        rf"{_GUEST}CHN-1005 : Flow Control Enforced \(Queue full\)",
+        r"\[ vh\(/\)/qu\(full\) \] QUE-1004 : Underfull : Size : 0 messages, Resume Capacity : 1",
+        rf"{_GUEST}CHN-1006 : Flow Control Removed",
+        rf"{_CLIENT}MNG-1007 : Open : User anonymous@QPID",
+        rf"{_CLIENT}MNG-1008 : Close",
+    )
+    assert_in_order(
+        first,
+        rf"{_SESSION}\[ sub:1:qu\(some\) \] SUB-1003 : State : SUSPENDED",
+        rf"{_SESSION}\[ sub:1:qu\(some\) \] SUB-1003 : State : ACTIVE",
+    )
     broker.start()
     assert broker.stop() == 0
     second = lines(broker)
@@ -123,7 +163,7 @@ def test_every_message_is_written(make_broker: BrokerMaker, tmp_path: Path) -> N
         )  # fmt: skip
     written = {number for line in (*first, *second) if (number := line.rpartition("] ")[2].partition(" ")[0])}
     assert written == STATUS_MESSAGES.keys()
-    assert len(written) == 34
+    assert len(written) == 42
 
 
 def test_management_switches_it(make_broker: BrokerMaker) -> None:
@@ -142,6 +182,13 @@ def test_management_switches_it(make_broker: BrokerMaker) -> None:
         with pytest.raises(AgentError, match="give the argument status"):
             console.call(log, "setStatus")
         life_of_clients(broker)
+        console.call(log, "setStatusRules", rules=["qpid.* = OFF", "qpid.virtualhost.*.queue.chosen = INFO"])
+        (log,) = console.query("log")
+        assert log["statusRules"] == ["qpid.* = OFF", "qpid.virtualhost.*.queue.chosen = INFO"]
+        console.call(log, "setStatus", status=True)
+        for name in ("chosen", "hidden"):
+            console.call("broker", "create", type="queue", name=name, properties={})
+        console.call(log, "setStatus", status=False)
     assert broker.stop() == 0
     reported = lines(broker)
     assert sum("CON-1001" in line for line in reported) == sum("CON-1002" in line for line in reported) == 1
@@ -151,4 +198,7 @@ def test_management_switches_it(make_broker: BrokerMaker) -> None:
         r".* SUB-1001 : Create : Durable Arguments : Browser",
         rf"{actor}\[ vh\(/\)/qu\(managed\) \] QUE-1001 : Create : Transient Owner:anonymous@QPID",
     )
+    assert [line.rpartition("qu(")[2] for line in reported if "chosen" in line or "hidden" in line] == [
+        "chosen) ] QUE-1001 : Create : Transient Owner:anonymous@QPID"
+    ]
     assert not any("Ready" in line or ("Stopped" in line[-8:] and "BRK" in line) for line in reported)

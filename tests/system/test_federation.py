@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from qstore.tools import qpid_route
 from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.system.test_streams import stores_offset
 
 _SMALL = ("--num-jfiles", "4", "--jfile-size-pgs", "4", "--link-maintenance-interval", "0.1")
 _DURABLE = "{create: always, node: {durable: true}}"
@@ -130,6 +132,31 @@ def test_nothing_is_lost_when_either_broker_is_killed(brokers: list[RunningBroke
     assert len(found) < 2 * len(contents), "nearly everything has come twice"
     with Console(address(source)) as console:
         until(lambda: console.find("queue:outbox")["msgDepth"] == 0)
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_a_route_from_a_stream_leaves_out_nothing(brokers: list[RunningBroker], push: bool) -> None:
+    """It begins with the first message, goes on where it was after kills, and the stream keeps its messages."""
+    here, there, _ = brokers
+    source, destination = (here, there) if push else (there, here)
+    with Connection(address(source)) as connection:
+        arguments = {"x-queue-type": "stream"}
+        connection.session().invoke("queue.declare", queue="outbox", durable=True, arguments=arguments)
+    bound(destination, "inbox", "amq.fanout", "")
+    contents = [str(number) for number in range(900)]
+    publish(source, "outbox", contents[:300])
+    local = ["-s"] if push else []
+    route("-d", "--ack", "10", *local, "queue", "add", address(destination), address(source), "amq.fanout", "outbox")
+    for begin, killed in ((300, destination), (600, source)):
+        until(partial(stores_offset, source, begin))
+        publish(source, "outbox", contents[begin : begin + 300])
+        restart(killed, kill=True)
+    found = taken(destination, "inbox", len(contents))
+    assert set(found) == set(contents)
+    assert list(dict.fromkeys(found)) == contents, "in order, but for those that came twice"
+    assert len(found) < 2 * len(contents), "nearly everything has come twice"
+    with Console(address(source)) as console:
+        assert console.find("queue:outbox")["msgDepth"] == len(contents)
 
 
 def test_messages_of_a_durable_route_wait_while_the_brokers_cannot_reach_each_other(

@@ -11,14 +11,18 @@ from rabbitmq_amqp_python_client import (
     AMQPMessagingHandler,
     ClassicQueueSpecification,
     Connection,
+    ConsumerOptions,
+    ConsumerSettleStrategy,
     Converter,
     Environment,
     Event,
+    ExchangeCustomSpecification,
     ExchangeSpecification,
     ExchangeToQueueBindingSpecification,
     Message,
     OutcomeState,
     QuorumQueueSpecification,
+    StreamSpecification,
     ValidationCodeException,
 )
 
@@ -54,7 +58,7 @@ class Accepting(AMQPMessagingHandler):
 
 @pytest.fixture
 def broker(make_broker: BrokerMaker) -> RunningBroker:
-    return make_broker("--auth", "no", "--rabbitmq-version", "4.1.0").start()
+    return make_broker("--auth", "no", "--rabbitmq-version", "4.3.0").start()
 
 
 @pytest.fixture
@@ -91,6 +95,35 @@ def test_the_steps_of_its_getting_started(connection: Connection) -> None:
     management.delete_exchange("exchange")
     management.delete_queue("queue")
     management.close()
+
+
+def test_every_option_of_its_specifications(connection: Connection) -> None:
+    management = connection.management()
+    quorum = QuorumQueueSpecification(
+        name="quorum", dead_letter_exchange="dead", max_len=5, overflow_behaviour="reject-publish", deliver_limit=10,
+        dead_letter_strategy="at-least-once", quorum_initial_group_size=5, cluster_target_group_size=5,
+        single_active_consumer=True,
+    )  # fmt: skip
+    stream = StreamSpecification(name="stream", max_len_bytes=1000, stream_filter_size_bytes=100, initial_group_size=5)
+    for each in (quorum, stream):
+        management.declare_queue(each)
+        assert management.queue_info(each.name).name == each.name
+    management.declare_exchange(ExchangeCustomSpecification(name="random", exchange_type="x-local-random"))
+    management.delete_exchange("random")
+    for each in (quorum, stream):
+        management.delete_queue(each.name)
+    management.close()
+
+
+def test_direct_replies_have_the_address_of_rabbitmq(connection: Connection) -> None:
+    options = ConsumerOptions(settle_strategy=ConsumerSettleStrategy.DirectReplyTo)
+    consumer = connection.consumer(consumer_options=options)
+    assert "/queues/amq.rabbitmq.reply-to." in consumer.address
+    publisher = connection.publisher(consumer.address)
+    status = publisher.publish(Message(body=Converter.string_to_bytes("reply")))
+    assert status.remote_state == OutcomeState.ACCEPTED
+    publisher.close()
+    consumer.close()
 
 
 def test_what_exists_otherwise_or_not_at_all_is_an_error(connection: Connection) -> None:

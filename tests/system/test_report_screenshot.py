@@ -179,6 +179,12 @@ def test_the_policy_lets_the_script_run(tmp_path: Path) -> None:
     assert "3 of 3 queues" in browse(page, "--dump-dom")
 
 
+def test_a_single_queue_is_written_in_the_singular(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(content(plain_queue(), plots=0)))
+    assert "1 of 1 queue<" in browse(page, "--dump-dom")
+
+
 def test_hostile_names_do_not_run(tmp_path: Path) -> None:
     """Even with no policy: an element made of a name would change the title, or complain in the console."""
     name = "</bdi></script><script>document.title='ran'</script><img src=x onerror=document.title='ran'>"

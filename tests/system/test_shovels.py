@@ -93,6 +93,45 @@ def test_a_shovel_is_deleted_after_a_number_of_messages(
     assert [body for _, _, body in drain(one.port, queue)] == BODIES[moved:]
 
 
+def test_a_shovel_from_a_stream_goes_on_where_it_was(
+    one: RunningBroker, other: RunningBroker, console: Console
+) -> None:
+    """The stream keeps the offset under the name that the shovel's consumer has, and keeps its messages."""
+    with channel_to(other.port) as channel:
+        channel.queue_declare("history", durable=True, arguments={"x-queue-type": "stream"})
+        channel.confirm_delivery()
+        for body in BODIES[:150]:
+            channel.basic_publish("", "history", body, PERSISTENT)
+    arguments = {"x-stream-offset": "first", "x-stream-consumer-name": "to-one"}
+    given = {
+        "src_uri": remote(other), "src_queue": "history", "src_queue_args": {"x-queue-type": "stream"},
+        "src_consumer_args": arguments, "dest_uri": LOCAL, "dest_queue": "copied",
+    }  # fmt: skip
+    set_shovel(console, "history", **given)
+    wait_until(lambda: depth(one.port, "copied") == 150, "all messages are copied")
+    wait_until(lambda: not shovels(console)["history"]["pending"], "all are acknowledged")
+    delete_shovel(console, "history")
+    with channel_to(other.port) as channel:
+        channel.confirm_delivery()
+        for body in BODIES[150:]:
+            channel.basic_publish("", "history", body, PERSISTENT)
+    set_shovel(console, "history", **given)
+    wait_until(lambda: depth(one.port, "copied") == len(BODIES), "the others are copied")
+    assert [body for _, _, body in drain(one.port, "copied")] == BODIES
+    assert depth(other.port, "history") == len(BODIES)
+
+
+def test_a_shovel_from_a_stream_must_acknowledge(one: RunningBroker, other: RunningBroker, console: Console) -> None:
+    with channel_to(one.port) as channel:
+        channel.queue_declare("strict", durable=True, arguments={"x-queue-type": "stream"})
+    set_shovel(
+        console, "strict", src_uri=LOCAL, src_queue="strict", src_queue_args={"x-queue-type": "stream"},
+        dest_uri=remote(other), dest_queue="q", ack_mode="no-ack",
+    )  # fmt: skip
+    status = wait_for_state(console, "strict", "terminated")
+    assert "stream" in str(status), status
+
+
 def test_attempts_that_fail_leave_no_connections_and_the_broker_can_be_stopped(
     make_broker: BrokerMaker, one: RunningBroker
 ) -> None:

@@ -28,12 +28,15 @@ from qstore.broker.protocols.amqp_0_10.connection import (
 from qstore.broker.protocols.amqp_0_10.session import Session, State
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.connection import Connection, Phase
-from qstore.broker.security.sasl.exchange import ClientMechanism
+from qstore.broker.security.sasl.exchange import ClientMechanism, SecurityLayer
+from qstore.broker.security.sasl.table import layer_of
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.formats.errors import FormatError
+from qstore.formats.kernels.bodies import Bodies, SizeField
 
 _LOCALE: Final = "en_US"
+_TRANSFER: Final = b"\x04\x01"
 
 
 class ClientSession(Session):
@@ -47,6 +50,10 @@ class ClientSession(Session):
 
     def on_command(self, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         """A command was received."""
+
+    def on_run(self, payload: bytes, header: bytes, bodies: Bodies) -> int:  # noqa: ARG002
+        """Messages were received that differ only in their bodies. Returns how many were taken: none here."""
+        return 0
 
 
 class ClientNegotiation:
@@ -77,6 +84,11 @@ class ClientNegotiation:
         self.server_properties: Any = None
         self.max_frame, self.channels, self.heartbeat = MIN_MAX_FRAME, 1, 0
         self.is_logged_in = False
+
+    @property
+    def layer(self) -> SecurityLayer | None:
+        """The security layer that begins after open-ok; None for none."""
+        return layer_of(self._mechanism)
 
     def answer(self, name: str, values: dict[str, Any]) -> list[bytes]:
         """The frames that answer a control of the broker, other than open-ok.
@@ -247,6 +259,7 @@ class ClientConnection(Connection):
         """Answer a negotiation control of the broker."""
         if name == "connection.open-ok":
             self.phase = Phase.OPEN
+            self.secure(self._negotiation.layer)
             self.on_open()
             return
         try:
@@ -300,9 +313,12 @@ class ClientConnection(Connection):
         session.detached()
         session.on_detached(code)
 
-    def run_of(self, channel: int, payload: bytes, header: bytes, *_run: Any) -> int:  # noqa: ARG002
-        """As `CommandReceiver.run_of`: a client takes single messages."""
-        return 0
+    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:  # noqa: ARG002
+        """As `CommandReceiver.run_of`: if its session takes runs."""
+        session = self.sessions.get(channel)
+        if session is None or session.state is State.ATTACHING or payload[:2] != _TRANSFER:
+            return 0
+        return session.on_run(payload, header, bodies)
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """Pass a command to its session."""

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 from qstore.broker.model.arguments import (
     AMQP_0_10,
     FED_OP,
-    JMS_SELECTOR,
-    SELECTOR,
+    NO_CONSUME,
     SYNC_FREQUENCY,
     alternate_in,
+    is_switched_on,
     shown,
 )
 from qstore.broker.model.authorization import Action, ObjectType
@@ -43,12 +43,13 @@ from qstore.broker.model.errors import (
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
 )
-from qstore.broker.model.events import SessionFlow
+from qstore.broker.model.events import ConsumerState, SessionFlow
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream, of_a_route
 from qstore.broker.model.run import MessageRun
-from qstore.broker.model.selectors.selector import read_selector
+from qstore.broker.model.selectors.selector import requested_selector
 from qstore.broker.model.settlement import (
     AT_ONCE,
     MOVED_AT_ONCE,
@@ -65,9 +66,10 @@ from qstore.broker.model.settlement import (
 )
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, content_length_field
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
-from qstore.broker.protocols.amqp_0_10.session import wrap_ranges
+from qstore.broker.protocols.amqp_0_10.session import shown_name, wrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import (
     SelectiveSubscription,
+    StreamSubscription,
     Subscription,
     TracedSelectiveSubscription,
     TracedSubscription,
@@ -194,26 +196,27 @@ def _acquiring(session: ServerSession, number: int, values: _Values) -> Iterator
 def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     destination = values["destination"] or ""
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
-    is_browsed = acquire_mode == AcquireMode.NOT_ACQUIRED
+    arguments = values["arguments"] or EMPTY_MAP
+    is_browsed = acquire_mode == AcquireMode.NOT_ACQUIRED or is_switched_on(arguments, NO_CONSUME)
     if values["resume_id"] or values["resume_ttl"]:
         raise NotImplementedByBrokerError("subscriptions cannot be resumed: omit resume-id and resume-ttl")
     queue = session.find_queue(values["queue"], Action.CONSUME, is_browsed=is_browsed)
-    arguments = values["arguments"] or EMPTY_MAP
-    selector, other = read_selector(arguments, SELECTOR), read_selector(arguments, JMS_SELECTOR)
-    if selector is not None and other is not None and selector.text != other.text:
-        raise InvalidArgumentError(f"{SELECTOR} and {JMS_SELECTOR} are different selectors for the same subscription")
-    selector = selector or other
+    selector = requested_selector(arguments)
     if destination in session.subscriptions:
         raise NotAllowedError(f"Destination {destination} is already in use in this session")
     if len(session.subscriptions) >= _MAX_SUBSCRIPTIONS:
         raise ResourceLimitExceededError(f"more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
     if accept_mode not in _ACCEPT_MODES or acquire_mode not in _ACQUIRE_MODES:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
-    acquires = acquire_mode == AcquireMode.PRE_ACQUIRED and not queue.is_browse_only
+    acquires = not is_browsed and not queue.is_browse_only
     subscription: Subscription
     is_traced = session.tick.tracer is not None
     if selector is None:
         make = TracedSubscription if is_traced else Subscription
+        if isinstance(queue, Stream):
+            make = StreamSubscription
+            if session.connection.is_of_broker or session.connection.is_outgoing:
+                arguments = of_a_route(arguments, shown_name(session.name))
         subscription = make(session, destination, queue, accept_mode, acquires=acquires)
     else:
         last = session.broker.last_candidate
@@ -254,10 +257,18 @@ def _flow(session: ServerSession, _number: int, values: _Values) -> None:
     unit = values["unit"] or 0
     if unit not in _CREDIT_UNITS:
         raise InvalidArgumentError(f"credit unit {unit} is not valid")
-    _find(session, values).add_credit(unit, values["value"] or 0)
+    subscription = _find(session, values)
+    subscription.add_credit(unit, values["value"] or 0)
+    if subscription.is_stopped:
+        subscription.is_stopped = False
+        session.broker.events.emit(_state(values, subscription, is_active=True), session)
     if session.is_flow_stopped:
         session.is_flow_stopped = False
         session.broker.events.emit(SessionFlow(is_started=True), session)
+
+
+def _state(values: _Values, subscription: Subscription, *, is_active: bool) -> ConsumerState:
+    return ConsumerState(values["destination"] or "", subscription.queue.name, is_active)
 
 
 def _flush(session: ServerSession, number: int, values: _Values) -> None:
@@ -265,7 +276,11 @@ def _flush(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _stop(session: ServerSession, _number: int, values: _Values) -> None:
-    _find(session, values).stop()
+    subscription = _find(session, values)
+    subscription.stop()
+    if not subscription.is_stopped:
+        subscription.is_stopped = True
+        session.broker.events.emit(_state(values, subscription, is_active=False), session)
     if not session.is_flow_stopped and not any(each.message_credit for each in session.subscriptions.values()):
         session.is_flow_stopped = True
         session.broker.events.emit(SessionFlow(is_started=False), session)
@@ -482,6 +497,8 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     except Amqp010Error as error:
         raise InvalidArgumentError(f"message.transfer: {error}") from error
     if transfers.has_rare:
+        if session.rate is not None:
+            session.rate.take(1, session.connection)
         transfers.check(message, exchange, broker, session, in_transaction=session.transaction is not None)
         if message.handling.is_immediate:
             _transfer_immediate(session, number, message, exchange)
@@ -529,6 +546,11 @@ def do_transfers(session: ServerSession, payload: bytes, header: bytes, bodies: 
     first = session.begin_commands(0)
     if first < 0:
         return 0
+    if session.rate is not None:
+        limited = session.rate.limited(bodies)
+        if limited is None:
+            return 0
+        bodies = limited
     if field is not None:
         field = content_length_field(template.header)
     run = MessageRun(template, bodies, field, len(template.header))
@@ -536,6 +558,8 @@ def do_transfers(session: ServerSession, payload: bytes, header: bytes, bodies: 
     if published:
         session.tick.workers[session] = None
         session.begin_commands(published)
+        if session.rate is not None:
+            session.rate.take(published, session.connection)
         if broker.router.is_run_stored:
             last = first + published - 1
             session.ledger.hold_run(first, last)

@@ -43,7 +43,7 @@ import uuid
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.failover import FAILOVER
@@ -55,6 +55,9 @@ from qstore.broker.protocols.message import (
     NativeMessage,
     SharedHead,
     encoded_content,
+    is_long,
+    long_header,
+    reply_in,
 )
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
@@ -91,6 +94,9 @@ from qstore.formats.values import (
     is_utf8,
     typed_value,
 )
+
+if TYPE_CHECKING:
+    from qstore.broker.model.virtual_host import VirtualHost
 
 DEFAULT_PRIORITY: Final = 4
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for additions of the broker
@@ -516,6 +522,8 @@ def new_transfer(new: NewMessage) -> TransferMessage:
         for name, value in (("app_id", new.app_id), ("correlation_id", new.correlation_id))
         if value is not None
     }
+    if new.reply_to is not None:
+        fields["reply_to"] = ReplyTo(*new.reply_to)
     body = new.content if isinstance(new.content, bytes) else None
     if isinstance(new.content, TypedValue):
         fields["content_type"] = CONTENT_TYPES[new.content.type.family]
@@ -554,10 +562,35 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
 _HIGHEST_PRIORITY: Final = 9
 
 
-def as_transfer(message: Message) -> TransferMessage | None:
-    """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it."""
+class TransferIn:
+    """Converts messages to transfers that clients get from a virtual host; one for the same host is equal.
+
+    Args:
+        host: the virtual host, to whose queues and exchanges reply addresses belong.
+    """
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: VirtualHost) -> None:
+        self._host = host
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TransferIn) and other._host is self._host
+
+    def __hash__(self) -> int:
+        return hash(self._host)
+
+    def __call__(self, message: Message) -> TransferMessage | None:
+        """As `as_transfer`."""
+        return as_transfer(message, self._host)
+
+
+def as_transfer(message: Message, host: VirtualHost | None = None) -> TransferMessage | None:
+    """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it. `host`: see `TransferIn`."""
     try:
         properties = message.properties()
+        if host is not None and properties.reply_to is not None:
+            properties = properties._replace(reply_to=reply_in(host, properties.reply_to))
         content_type, body = encoded_content(message.content(), properties.content_type)
         fields = _fields(properties._replace(content_type=content_type))
         structs = encode_struct(MESSAGE_PROPERTIES, fields) if fields else b""
@@ -586,12 +619,20 @@ def _fields(properties: Properties) -> dict[str, Any]:
         entries.append((MESSAGE_ID_HEADER, _header_value(properties.message_id)))
     if properties.subject and SUBJECT_HEADER not in names:
         entries.append((SUBJECT_HEADER, _header_value(properties.subject)))
+    reply = properties.reply_to
+    texts = {
+        "content_type": properties.content_type,
+        "content_encoding": properties.content_encoding,
+        "reply_to": None if reply is None or not any(map(is_long, reply)) else "/".join(filter(None, reply)),
+    }
+    longer = {name: text for name, text in texts.items() if text is not None and is_long(text)}
+    entries += [(long_header(name), _header_value(text)) for name, text in longer.items()]
     fields = {
         "message_id": message_id,
         "correlation_id": _raw(properties.correlation_id),
-        "reply_to": properties.reply_to,
-        "content_type": properties.content_type,
-        "content_encoding": properties.content_encoding,
+        "reply_to": None if "reply_to" in longer else reply,
+        "content_type": None if "content_type" in longer else properties.content_type,
+        "content_encoding": None if "content_encoding" in longer else properties.content_encoding,
         "user_id": properties.user_id,
         "app_id": properties.app_id,
         "application_headers": TypedMap(tuple(entries)) if entries else None,

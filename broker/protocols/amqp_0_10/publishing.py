@@ -103,7 +103,7 @@ class TransferReader(PublishChecks):
         reader = cls(other.publisher, checks_user_ids=other.checks_user_ids, checks_publish=other.checks_publish)
         reader.take_interrupted, reader.has_published = other.take_interrupted, other.has_published
         reader.is_memory_short, reader.has_rare = other.is_memory_short, other.has_rare
-        reader.has_flags, reader.tracer = other.has_flags, other.tracer
+        reader.has_flags, reader.has_rates, reader.tracer = other.has_flags, other.has_rates, other.tracer
         return reader
 
     def user_id_of(self, message: Message) -> str | None:

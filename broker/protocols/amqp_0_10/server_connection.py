@@ -39,7 +39,8 @@ from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.frame_log import TracedFrame
-from qstore.broker.protocols.machine import DetachedSession, Host, Peer, SessionAction
+from qstore.broker.protocols.machine import ConnectionLimits, DetachedSession, Host, Peer, SessionAction
+from qstore.broker.protocols.publishing import SessionRate
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Failure, Refused
 from qstore.broker.security.sasl.simple import ANONYMOUS
@@ -102,6 +103,7 @@ class ServerConnection(BrokerConnection):
     """
 
     protocol: ClassVar[str] = "AMQP 0-10"
+    has_layers: ClassVar[bool] = True
     protocol_header: ClassVar[bytes] = PROTOCOL_HEADER
 
     __slots__ = (
@@ -133,6 +135,11 @@ class ServerConnection(BrokerConnection):
     # ---- as a machine ----
 
     @property
+    def limits(self) -> ConnectionLimits:
+        """As `Machine.limits`."""
+        return ConnectionLimits(self._channel_max, self.max_frame, self.heartbeat)
+
+    @property
     def senders(self) -> Mapping[int, ServerSession]:
         """As `BrokerConnection.senders`."""
         return self.sessions
@@ -141,6 +148,16 @@ class ServerConnection(BrokerConnection):
     def publish_checks(self) -> TransferReader:
         """As `BrokerConnection.publish_checks`."""
         return self.transfers
+
+    def new_rate(self) -> SessionRate | None:
+        """As `BrokerConnection.new_rate`: none for another broker, whose clients are limited there."""
+        return None if self.is_of_broker else super().new_rate()
+
+    @property
+    def obeys_flow(self) -> bool:
+        """Whether the client publishes no more than message.flow of the empty destination allows."""
+        announced = self.client_properties.get("qpid.session_flow")
+        return announced is not None and is_set(announced.value)
 
     @property
     def plain_messages(self) -> int:
@@ -222,7 +239,7 @@ class ServerConnection(BrokerConnection):
         """Handle a negotiation control of the client."""
         if name == "connection.start-ok" and not self.mechanism and not self.user:
             self.client_properties = values["client_properties"] or EMPTY_MAP
-            # The links of a qpidd that was built without SASL name none; theirs accepts that with --auth no.
+            # The links of a qpidd that was built without SASL name no mechanism; with --auth no, qpidd accepts that.
             none = ANONYMOUS if ANONYMOUS in self.login.offered else ""
             self.handle_outcome(self.login.start(values["mechanism"] or none, values["response"]))
         elif name == "connection.secure-ok" and self.mechanism and not self.user:
@@ -251,6 +268,7 @@ class ServerConnection(BrokerConnection):
         self.phase = Phase.OPEN
         known_hosts = (broker.known_hosts,) if broker.known_hosts else None
         self.send_control("connection.open-ok", known_hosts=known_hosts)
+        self.secure(self.negotiated)
         self.announce()
 
     def _refused_link(self) -> str:
@@ -312,7 +330,7 @@ class ServerConnection(BrokerConnection):
         """Attach or detach a session."""
         if name == "session.attach":
             self._attach(channel, values["name"] or b"", force=bool(values["force"]))
-        elif name == "session.attached":  # so qpidd's links begin the sessions of push routes: nobody has attached
+        elif name == "session.attached":  # qpidd's push routes begin their sessions with it, without attach
             self._attach(channel, values["name"] or b"", force=False, is_asked=False)
         elif name == "session.detach":
             self._detach(channel, values["name"] or b"")
@@ -507,6 +525,10 @@ class Amqp010Connections(Connections):
     def detached_sessions(self) -> list[DetachedSession]:
         """The sessions that wait to be attached again."""
         return self.sessions.list_detached(self.now)
+
+    def user_deleted(self, user: str) -> None:
+        """As `Connections.user_deleted`: detached sessions end."""
+        self.sessions.end_detached_of(user)
 
     @property
     def unfinished_bytes(self) -> int:

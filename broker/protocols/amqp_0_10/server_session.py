@@ -48,10 +48,10 @@ from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
 from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many
-from qstore.broker.protocols.machine import SessionAction
+from qstore.broker.protocols.machine import SessionAction, SessionModes
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
-from qstore.broker.protocols.publishing import HeldMessages
-from qstore.formats.amqp_0_10.codes import DetachCode, ErrorCode
+from qstore.broker.protocols.publishing import HeldMessages, SessionRate
+from qstore.formats.amqp_0_10.codes import CreditUnit, DetachCode, ErrorCode, FlowMode
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class ServerSession(Session):
             clients, which expect completions only.
         is_committing: a commit waits for the disk: completions are reported together with its own.
         awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
+        rate: limits how fast it may publish; None for no limit.
         is_flow_stopped: whether message.stop has taken away the credit of all its subscriptions.
         txn_starts, txn_commits, txn_rejects: transactions begun, committed, and rolled back or refused. The rest are
             under way, or their outcome is unknown because the store has failed.
@@ -138,8 +139,8 @@ class ServerSession(Session):
         "__weakref__", "_accepted", "_announced", "_flushes", "_held_messages", "_paused", "_plain_before", "_reported",
         "_stream", "_unfinished_flushes", "accept_batch", "awaited", "branches", "broker", "can_send", "clock",
         "connection", "deliveries", "destinations", "exclusive_queues", "is_committing", "is_failed",
-        "is_flow_stopped", "max_plain_bytes", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
-        "txn_starts", "user", "virtual_host",
+        "is_flow_stopped", "max_plain_bytes", "rate", "subscriptions", "tick", "transaction",
+        "txn_commits", "txn_rejects", "txn_starts", "user", "virtual_host",
     )  # fmt: skip
 
     connection: ServerConnection
@@ -161,12 +162,13 @@ class ServerSession(Session):
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # for unfinished queues (`Queue.is_unfinished`)
         self._held_messages: HeldMessages | None = None
         self._paused: list[ServerConnection] = []  # connections paused until a command in `run` is done
-        self._reported: tuple[int, int] = (-1, 0)
+        self._reported = -1  # all below it are reported, and none above it is completed
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
         self._announced: dict[tuple[str, str, str], None] = {}
         self.awaited = -1
         self.accept_batch = self._accepted = 0
         self.is_committing = self.is_flow_stopped = False
+        self.rate: SessionRate | None = None
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
     # ---- attached to a connection ----
@@ -181,19 +183,31 @@ class ServerSession(Session):
             self._paused.append(connection)
         self.max_plain_bytes = connection.max_frame - _FRAMES_OF_TRANSFER
         self.can_send = connection.can_send
+        rate = connection.new_rate()
+        self.rate = self.rate or rate
         for subscription in self.subscriptions.values():
             subscription.forget_heads()
 
     def attached(self) -> None:
         """As `Session.attached`; also continue what has waited for a connection."""
         super().attached()
-        self._reported = (-1, 0)  # report all completions again
+        self._reported = -1  # report all completions again
         self.tick.workers[self] = None
+        if self.rate is not None and self.connection.obeys_flow:
+            self.send("message.set-flow-mode", destination="", flow_mode=FlowMode.CREDIT)
+            self.rate.begin_credit(self._give_credit)
         self.wake_all()
+
+    def _give_credit(self, count: int) -> None:
+        """Let the client publish so many messages more."""
+        if not self.is_failed:
+            self.send("message.flow", destination="", unit=CreditUnit.MESSAGE, value=count)
 
     def detached(self) -> None:
         """The session is detached from its connection; the rest of a stream is discarded."""
         super().detached()
+        if self.rate is not None:
+            self.rate.end_credit()
         self._stream = None
         self.can_send = False
 
@@ -226,6 +240,21 @@ class ServerSession(Session):
     def outstanding_commands(self) -> int:
         """As `ManagedSession.outstanding_commands`."""
         return self.received - self.ledger.done.count_below(self.received)
+
+    @property
+    def modes(self) -> SessionModes:
+        """As `ManagedSession.modes`: the client learns of each command that it is completed."""
+        works = [] if self.branches is None else [each.work for each in self.branches.branches]
+        if self.transaction is not None:
+            works.append(self.transaction)
+        return SessionModes(
+            confirms=True,
+            is_transactional=self.transaction is not None or self.branches is not None,
+            prefetch=0,
+            shared_prefetch=0,
+            published=sum(len(each.messages) for each in works),
+            settled=sum(len(each.accepted) for each in works),
+        )
 
     @property
     def remote_host(self) -> str:
@@ -328,7 +357,7 @@ class ServerSession(Session):
             self.ledger.hold(number)
             return
         if self._held_messages is None:
-            self._held_messages = HeldMessages(self.broker, self.ledger, self.wait_for, self._transfer_done)
+            self._held_messages = HeldMessages(self.broker, self.ledger, self.wait_for, self._transfer_done, self)
         self._held_messages.hold(number, is_stored=is_stored)
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
@@ -506,10 +535,15 @@ class ServerSession(Session):
         subscription = self.subscriptions.get(destination)
         if subscription is None:
             return
+        text = f"Subscription {destination} was closed by management."
+        self.subscription_failed(subscription, ResourceDeletedError(text))
+
+    def subscription_failed(self, subscription: Subscription, error: Exception) -> None:
+        """End a subscription, and with it the session: the protocol has no other way to tell the client."""
         self.drop_subscription(subscription)
         if not self.is_failed and self.state is State.ATTACHED:
-            text = f"Subscription {destination} was closed by management."
-            self._send_exception(None, b"", ResourceDeletedError(text))
+            assert isinstance(error, ModelError)
+            self._send_exception(None, b"", error)
 
     # ---- completion ----
 
@@ -521,12 +555,13 @@ class ServerSession(Session):
             self._report_completed()
 
     def _report_completed(self) -> None:
-        if self.accept_batch and not self.is_committing:
+        if self.is_committing:
+            return
+        if self.accept_batch:
             self._accept()
-        ranges = [] if self.is_committing else self.completed.ranges()
-        reported = (self.ledger.done.below, len(ranges))
-        if ranges and (reported != self._reported or len(ranges) > 1):
-            self._reported = reported
+        done = self.ledger.done
+        if done.below != self._reported or done.beyond:
+            self._reported = -1 if done.beyond else done.below
             self.send_completed()
 
     def _accept(self) -> None:
@@ -607,11 +642,14 @@ class ServerSession(Session):
         """End the session: release what it holds."""
         self.is_failed = True
         self.can_send = False
+        if self.rate is not None:
+            self.rate.end_credit()
         if self.branches is not None:
             self.branches.close()
         elif self.transaction is not None:
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
+            self.transaction.count_end(is_committed=False)
         self.transaction = None
         if self._held_messages is not None:
             self._held_messages.drop()

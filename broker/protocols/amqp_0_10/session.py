@@ -78,7 +78,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def wrap_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Ranges in their wire form."""
-    return tuple((first & _BITS, last & _BITS) for first, last in ranges)
+    return tuple([(first & _BITS, last & _BITS) for first, last in ranges])
 
 
 def wrap(number: int) -> int:
@@ -327,6 +327,27 @@ class Session:
             self._keep(Sent(number, payload, header, body))
         if self.transport is not None and self.state is State.ATTACHED:
             self._write(payload, header, body)
+        return number
+
+    def send_encoded(self, frames: Buffer, count: int) -> int:
+        """Send messages that are encoded as frames of this channel. The session is attached, and not resumable.
+
+        Args:
+            frames: those of all of them (`encode_command_frames`).
+            count: how many they are.
+
+        Returns:
+            The number of the first.
+        """
+        transport, number = self.transport, self.sent
+        assert transport is not None
+        assert not self.is_resumable
+        self.sent = number + count
+        self.encoded += count
+        transport.output.append(frames)
+        transport.frames_sent += 3 * count
+        transport.messages_sent += count
+        transport.has_output()
         return number
 
     def _write(self, payload: bytes, header: bytes | None, body: Content | None) -> None:

@@ -97,6 +97,11 @@ class SessionRegistry:
         if is_known:
             self._events.emit(SessionEnded(), session)
 
+    def end_detached_of(self, user: str) -> None:
+        """End the detached sessions of a user."""
+        for session in [each for each in self._detached if each.user == user]:
+            self.end(session)
+
     def on_timer(self, now: float) -> None:
         """End sessions whose timeout is over, and discard expired interrupted messages."""
         self.interrupted.on_timer(now)

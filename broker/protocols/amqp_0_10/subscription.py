@@ -37,11 +37,19 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import StreamRun
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.settlement import AT_ONCE, drained
-from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
+from qstore.broker.protocols.amqp_0_10.message import TransferIn, TransferMessage
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
-from qstore.broker.protocols.consumer import FramedConsumer, HeldRun, HeldRuns, SelectorCheck, numbers_among
+from qstore.broker.protocols.consumer import (
+    FramedConsumer,
+    HeldRun,
+    HeldRuns,
+    SelectorCheck,
+    numbers_among,
+    with_numbers,
+)
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
@@ -86,11 +94,15 @@ class Subscription(FramedConsumer):
         session: as above.
         is_windowed: whether the flow mode is window.
         epoch: incremented when its credit is taken away: deliveries of earlier epochs return no credit.
+        is_stopped: whether message.stop has taken its credit, and none was granted since.
         message_credit, byte_credit: remaining credit.
+        granted: message credit that the client has granted since it was taken away.
         payload: the command that is sent with each message.
     """
 
-    __slots__ = ("_given", "_unlimited", "byte_credit", "epoch", "message_credit", "payload", "session")
+    __slots__ = (
+        "_given", "_unlimited", "byte_credit", "epoch", "granted", "is_stopped", "message_credit", "payload", "session",
+    )  # fmt: skip
 
     def __init__(
         self, session: ServerSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
@@ -99,7 +111,8 @@ class Subscription(FramedConsumer):
         super().__init__(destination, queue, acquires=acquires, is_accepting=is_accepting, arguments=EMPTY_MAP)
         self.session = session
         self.epoch = 0
-        self.message_credit = self.byte_credit = 0
+        self.is_stopped = False
+        self.message_credit = self.byte_credit = self.granted = 0
         self._given = 0  # message credit granted, minus credit taken away
         self._unlimited = 0  # messages delivered with unlimited credit
         self.payload = self._transfer(asks=False)
@@ -126,6 +139,7 @@ class Subscription(FramedConsumer):
         """Add credit that the client grants."""
         if unit == CreditUnit.MESSAGE:
             self._set_message_credit(UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED))
+            self.granted = min(self.granted + value, UNLIMITED)
         else:
             self.byte_credit = UNLIMITED if value == UNLIMITED else min(self.byte_credit + value, UNLIMITED)
         self.wake()
@@ -134,6 +148,11 @@ class Subscription(FramedConsumer):
         """Grant or take away credit. Deliveries are counted by the difference to what was granted."""
         self._given += credit - self.message_credit
         self.message_credit = credit
+
+    @property
+    def prefetch(self) -> int:
+        """As `ManagedSubscription.prefetch`: its window."""
+        return self.granted if self.is_windowed and self.granted != UNLIMITED else 0
 
     @property
     def delivered(self) -> int:
@@ -153,7 +172,7 @@ class Subscription(FramedConsumer):
     def stop(self) -> None:
         """Take away all credit: nothing is delivered until the client grants new credit."""
         self._set_message_credit(0)
-        self.byte_credit = 0
+        self.byte_credit = self.granted = 0
         self.epoch += 1
 
     def cancel(self) -> None:
@@ -203,7 +222,7 @@ class Subscription(FramedConsumer):
         if entry.is_redelivered:
             message = self.queue.as_returned(entry)
         if not isinstance(message, TransferMessage):
-            transfer = native_of(message, TransferMessage, as_transfer)
+            transfer = native_of(message, TransferMessage, TransferIn(session.virtual_host))
             if transfer is None:
                 connection.room -= COST_OF_CONVERSION
                 connection.has_output()  # renews its room
@@ -261,7 +280,7 @@ class Subscription(FramedConsumer):
         session, messages, count = self.session, run.run, run.count
         connection, message, bodies = session.connection, messages.template, messages.bodies
         assert isinstance(message, TransferMessage)
-        header = message.header
+        header = message.header_for_redelivery() if run.is_redelivered else message.header
         if self.byte_credit != UNLIMITED:
             self.byte_credit -= run.size
         if self.message_credit != UNLIMITED:
@@ -304,6 +323,11 @@ class Subscription(FramedConsumer):
         is_there = self.session.subscriptions.get(self.destination) is self  # otherwise it has ended meanwhile
         if is_there and self.message_credit and self.byte_credit:
             self.session.subscription_lost(self)
+
+    def fail(self, error: Exception) -> None:
+        """As `Consumer.fail`: end the session."""
+        if self.session.subscriptions.get(self.destination) is self:
+            self.session.subscription_failed(self, error)
 
 
 class SelectiveSubscription(Subscription):
@@ -367,6 +391,28 @@ class TracedSubscription(Subscription):
         """As `Subscription.room_for`: sampled messages are delivered singly."""
         tracer = self.session.tick.tracer
         return 0 if tracer is not None and tracer.samples(run.template) else super().room_for(run)
+
+
+class StreamSubscription(TracedSubscription):
+    """A consumer of a stream: each message has its offset in a header."""
+
+    __slots__ = ()
+
+    @property
+    def numbers_runs(self) -> bool:
+        """As `Reader.numbers_runs`."""
+        return True
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Subscription.deliver_run`."""
+        first, count, messages, output = run.first, run.count, run.run, self.session.connection.output
+        at = len(self.make_head(len(messages.template.header_bytes)))
+        number = run.position - 1
+        place = len(output)
+        result = super().deliver_run(run)
+        if isinstance(run, StreamRun) and run.number_at >= 0:
+            output[place] = with_numbers(output[place], at + run.number_at, number, messages.bodies, first, count)
+        return result
 
 
 class TracedSelectiveSubscription(SelectiveSubscription):

@@ -75,6 +75,12 @@ class SessionBranches:
         self.current: Branch | None = None
         self._suspended: dict[bytes, Branch] = {}
 
+    @property
+    def branches(self) -> list[Branch]:
+        """Those with which it is associated."""
+        current = () if self.current is None else (self.current,)
+        return [*current, *self._suspended.values()]
+
     def start(self, xid: bytes) -> Status:
         """Begin a branch, and make it the current one.
 
@@ -192,6 +198,7 @@ def _commit_local(session: ServerSession, number: int, _values: _Values) -> None
         session.is_committing = False
         session.deliveries.unsettled.update(accepted)
         session.txn_rejects += 1
+        transaction.count_end(is_committed=False)
         raise
 
 
@@ -204,7 +211,7 @@ def _commit_in_turns(
 
 
 def _rollback_local(session: ServerSession, _number: int, _values: _Values) -> None:
-    _end_local(session)
+    _end_local(session).count_end(is_committed=False)
     session.deliveries.roll_back()
     session.txn_rejects += 1
 

@@ -22,7 +22,10 @@ class Awaited:
     """An object of `aio`, each of whose coroutines is run to its end when it is called."""
 
     def __init__(self, runner: asyncio.Runner, wrapped: Any) -> None:
-        self._runner, self._wrapped = runner, wrapped
+        self.__dict__.update(_runner=runner, _wrapped=wrapped)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._wrapped, name, value)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._wrapped, name)
@@ -40,6 +43,9 @@ class Awaited:
     def _wrap(self, result: Any) -> Any:
         kinds = (aio.Connection, aio.Session, aio.Sender, aio.Receiver)
         return Awaited(self._runner, result) if isinstance(result, kinds) else result
+
+    _runner: asyncio.Runner
+    _wrapped: Any
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Awaited) and other._wrapped is self._wrapped

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +20,11 @@ from qstore.broker.client.address import (
     format_value,
     parse_address,
     parse_map,
+    plain_address,
     word_value,
 )
 from qstore.broker.client.errors import AddressError, UrlError
-from qstore.broker.client.options import ConnectionOptions, Endpoint, Url, connection_options, parse_url
+from qstore.broker.client.options import ConnectionOptions, Destination, Endpoint, Url, connection_options, parse_url
 
 
 @pytest.mark.parametrize(
@@ -241,6 +245,181 @@ def test_url_is_read(text: str, expected: Url) -> None:
     assert parse_url(text) == expected
 
 
+_ME = {"container_id": "me", "client_properties": {"clientName": "me"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("amqp://foo:bar@host1:1234/vhost?clientid=me", Url((Endpoint("host1", 1234),), "foo", "bar", "vhost", _ME)),
+        ("amqp://host?ssl=true", Url((Endpoint("host", 5671, True),), options={"transport": "ssl"})),
+        (
+            "host/v?ssl=true;transport=tcp",
+            Url((Endpoint("host", 5671, True),), virtual_host="v", options={"transport": "ssl"}),
+        ),
+        ("amqp://host?ssl=off", Url((Endpoint("host"),))),
+        ("host/v?transport=tls", Url((Endpoint("host", 5671, True),), virtual_host="v", options={"transport": "tls"})),
+        ("amqp://host/?protocol=ssl", Url((Endpoint("host", 5671, True),), options={"transport": "ssl"})),
+        ("amqp://host/?protocol=TLS", Url((Endpoint("host", 5671, True),), options={"transport": "TLS"})),
+        ("amqp://tls:host", Url((Endpoint("host", 5671, True),))),
+        (
+            "amqp://a,b?retry=2,c",
+            Url((Endpoint("a"), Endpoint("b"), Endpoint("c")), options={"reconnect": True, "reconnect_limit": 3}),
+        ),
+        (
+            "a/blue%3F?heartbeat=10&sasl-mechanisms=PLAIN%20ANONYMOUS",
+            Url((Endpoint("a"),), virtual_host="blue?",
+                options={"heartbeat": "10", "sasl_mechanisms": "PLAIN ANONYMOUS"}),
+        ),
+    ],
+)  # fmt: skip
+def test_options_of_urls_are_read(text: str, expected: Url) -> None:
+    assert parse_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "amqp://guest:guest@me/development?brokerlist='tcp://localhost:5672'",
+            Url((Endpoint("localhost"),), "guest", "guest", "development",
+                {"reconnect": True, "reconnect_limit": 2} | _ME),
+        ),
+        (
+            "amqp:///test?brokerlist='localhost'",
+            Url((Endpoint("localhost"),), virtual_host="test", options={"reconnect": True, "reconnect_limit": 2}),
+        ),
+        (
+            "amqp:///test?brokerlist='tcp://anotherhost:5684?retries='10''",
+            Url((Endpoint("anotherhost", 5684),), None, None, "test", {"reconnect": True, "reconnect_limit": 11}),
+        ),
+        (
+            ("amqp://u:p@/test?brokerlist='tcp://a;tcp://b:5673?ssl='true'&connectdelay='5000''"
+             "&failover='roundrobin?cyclecount='20''&maxprefetch='50'"),
+            Url((Endpoint("a"), Endpoint("b", 5673, True)), "u", "p", "test",
+                {"reconnect_interval": 5.0, "reconnect": True, "reconnect_limit": 40, "receiver_capacity": 50}),
+        ),
+        (
+            "amqp:///?brokerlist='tcp://host1&tcp://host2:5673'&failover='singlebroker'",
+            Url((Endpoint("host1"),), options={"reconnect": True, "reconnect_limit": 2}),
+        ),
+        (
+            "amqp://username:password@me/test?brokerlist='tcp://localhost:5672?ssl='true''&failover='nofailover'",
+            Url((Endpoint("localhost", 5672, True),), "username", "password", "test", {"reconnect": False} | _ME),
+        ),
+        ("qpid:tcp:myHost", Url((Endpoint("myHost"),))),
+        (
+            "qpid:client_id=me;password=myPassword;username=myUsername;virtualhost=blue@tls:myHost:5644",
+            Url((Endpoint("myHost", 5644, True),), "myUsername", "myPassword", "blue", _ME),
+        ),
+    ],
+)  # fmt: skip
+def test_urls_of_the_java_client_are_read(text: str, expected: Url) -> None:
+    found = parse_url(text)
+    assert found == expected
+    connection_options(found.options)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("amqp://guest:guest@test?brokerlist='vm://:1;vm://:2'", "'vm://:1' is not tcp://host"),
+        ("amqp:///t?brokerlist='tcp://a'&failover='never'", "failover is singlebroker, roundrobin or nofailover"),
+        ("amqp:///t?brokerlist='tcp://a?retries='x''", "retries='x' is not a number"),
+        ("amqp:///t?brokerlist='tcp://a?colour='red''", "are not the options retries, ssl"),
+        ("amqp:///t?brokerlist=tcp://a", "with a value in quotes"),
+        ("amqp:///t?brokerlist=''", "is not host"),
+        ("qpid:colour=red@tcp:a", "not qpid:["),
+        ("qpid:rdma:a", "not qpid:["),
+        ("amqp://a/v?colour=red", "unknown connection option 'colour'"),
+        ("amqp://a?heartbeat=3", "an address has the options ssl and retry"),
+        ("amqp://a/v?retry=often", "retry='often' is not a number"),
+        ("amqp://a/v?retry=" + "9" * 5000, "is not a number"),
+        ("amqp://a/v?heartbeat=1;retry", "option 2 is not name=value"),
+        ("amqp://a/v?ssl=enabled", "ssl='enabled': it must be true or false"),
+        ("amqp:///t?brokerlist='tcp://a?ssl='enabled''", "ssl='enabled': it must be true or false"),
+        ("a:" + "9" * 5000, "is not host"),
+    ],
+)
+def test_options_of_urls_that_are_none(text: str, what: str) -> None:
+    with pytest.raises(UrlError, match=re.escape(what)):
+        parse_url(text)
+
+
+def test_options_take_precedence_over_those_of_a_url() -> None:
+    found = Destination("amqp://a/blue?heartbeat=10;reconnect=yes", {"heartbeat": 3, "virtual-host": "red"})
+    assert (found.options.heartbeat, found.options.reconnect, found.options.virtual_host) == (3, True, "red")
+    assert connection_options({"protocol": "ssl"}).transport == "ssl"
+    assert Destination("a", {"protocol": "ssl"}).endpoints == (Endpoint("a", 5671, True),)
+    with pytest.raises(UrlError, match="option protocol"):
+        connection_options({"protocol": ["ssl"]})
+
+
+@pytest.mark.parametrize(
+    ("url", "values"),
+    [
+        ("a/?ssl=true;reconnect_urls=b", {}),
+        ("a/?transport=ssl", {"reconnect_urls": ["b"]}),
+        ("a", {"reconnect_urls": "b", "transport": "ssl"}),
+    ],
+)
+def test_encryption_is_also_for_the_brokers_to_reconnect_to(url: str, values: dict[str, Any]) -> None:
+    assert Destination(url, values).options.reconnect_urls == (Endpoint("b", 5671, True),)
+
+
+@pytest.mark.parametrize(
+    ("url", "role", "address"),
+    [
+        (
+            "direct://amq.direct//simpleQueue", RECEIVER,
+            ("simpleQueue; {create: always, node: {type: queue, durable: false, x-declare: {exclusive: false,"
+             " auto-delete: false}, x-bindings: [{exchange: amq.direct, key: simpleQueue}]}}"),
+        ),
+        (
+            "direct://amq.direct/UnusuallyBoundQueue?routingkey='/queue'&durable='true'&autodelete='True'", RECEIVER,
+            ("UnusuallyBoundQueue; {create: always, node: {type: queue, durable: true, x-declare: {exclusive: false,"
+             " auto-delete: true}, x-bindings: [{exchange: amq.direct, key: /queue}]}}"),
+        ),
+        (
+            "direct://amq.direct//simpleQueue", SENDER,
+            "amq.direct/simpleQueue; {create: always, node: {type: topic, x-declare: {type: direct}}}",
+        ),
+        (
+            "topic://amq.topic?routingkey='stocks.#'", RECEIVER,
+            "amq.topic/stocks.#; {create: always, node: {type: topic, x-declare: {type: topic}}}",
+        ),
+        (
+            "topic://amq.topic/news//?subscription='true'&clientid='me'", RECEIVER,
+            ("amq.topic/news; {create: always, node: {type: topic, x-declare: {type: topic}},"
+             " link: {name: 'me:news', durable: true}}"),
+        ),
+        (
+            "topic://amq.topic/news/?subscription='true'&clientid='me'", RECEIVER,
+            ("amq.topic/news; {create: always, node: {type: topic, x-declare: {type: topic}},"
+             " link: {name: 'me:news', durable: true}}"),
+        ),
+        ("direct:////orders", SENDER, "orders"),
+        ("orders/direct://x", SENDER, "orders/direct://x"),
+    ],
+)  # fmt: skip
+def test_binding_urls_are_addresses(url: str, role: str, address: str) -> None:
+    assert parse_address(plain_address(url, role)) == parse_address(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("direct://amq.direct", "needs a queue, a destination or a routingkey"),
+        ("direct://amq.direct//q?colour='red'", "the options of a binding URL are"),
+        ("direct://amq.direct//q?durable=true", "the options of a binding URL are"),
+        ("direct://amq.direct//q?durable='perhaps'", "are 'true' or 'false'"),
+    ],
+)
+def test_binding_urls_that_are_none(url: str, what: str) -> None:
+    with pytest.raises(AddressError, match=re.escape(what)):
+        plain_address(url, RECEIVER)
+
+
 @pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:65536", "a,,b", "rdma:a", "ssl:", "[::1", "::1", "a b"])
 def test_refuses(text: str) -> None:
     with pytest.raises(UrlError):
@@ -252,10 +431,28 @@ def test_the_transport_of_endpoints_that_tell_none() -> None:
     assert encrypted == Url((Endpoint("a", 5671, True), Endpoint("b", 5672)))
 
 
-def test_no_password_in_errors() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "me/secret@host:port",
+        "host/v?password=secret;colour=red",
+        "host/v?password=secret;colour",
+        "host/v?password=a;secret",
+        "host/v?password=secret;retry=x",
+        "host/v?username=me;password=secret;heartbeat=x",
+        "qpid:password=secret;tcp:host",
+        "qpid:password=secret@rdma:host",
+        "amqp://me:a?secret@id/v?brokerlist='tcp://host'",
+        "amqp://me:secret@id/v?brokerlist=tcp://host",
+    ],
+)
+def test_no_password_in_errors_of_urls(url: str) -> None:
     with pytest.raises(UrlError) as caught:
-        parse_url("me/secret@host:port")
+        parse_url(url)
     assert "secret" not in str(caught.value)
+
+
+def test_no_password_in_errors_of_options() -> None:
     with pytest.raises(UrlError) as caught:
         connection_options({"password": ["secret"]} | {"heartbeat": "x"})
     assert "secret" not in str(caught.value)
@@ -300,3 +497,10 @@ def test_options_as_words_or_values() -> None:
 def test_invalid_options_of_connections(values: dict[str, object]) -> None:
     with pytest.raises(UrlError, match=next(iter(values))):
         connection_options(values)
+
+
+def test_an_unknown_option_that_begins_with_x_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    address_target(parse_address("q; {link: {x-subscribes: {exclusive: true}, x-subscribe: {exclusive: true}}}"))
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert "option link.x-subscribes is ignored" in line
+    assert "x-subscribe" in line.partition("options are")[2]

@@ -23,6 +23,7 @@ from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control, encode_result
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
+from qstore.formats.kernels.bodies import Bodies
 
 
 class Owner:
@@ -109,6 +110,50 @@ def test_messages_are_completed_only_once_fetched() -> None:
     assert session.ledger.done.below == 0
     session.ledger.complete([[0, 0]])
     assert session.ledger.done.below == 2
+
+
+class _Runs:
+    """Records runs of messages."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, bytes, list[bytes]]] = []
+
+    def on_transfers(self, first: int, header: bytes, bodies: Bodies) -> None:
+        self.runs.append((first, header, [bodies.body(number) for number in range(bodies.count)]))
+
+
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_messages_that_differ_only_in_their_bodies_come_together(has_owner: bool) -> None:
+    owner, runs = Owner(), _Runs()
+    wire, session = attached(owner)
+    session.run_owner = runs if has_owner else None
+    contents = [b"%04d" % number for number in range(100)]
+    header = encode_message(Message(contents[0]), "key", None)[0]
+    wire.receive(b"".join(command("message.transfer", header, each, destination="d") for each in contents))
+    singles = [(number, body) for number, _, _, body in owner.transfers]
+    together = [(first + place, body) for first, _, bodies in runs.runs for place, body in enumerate(bodies)]
+    assert sorted(singles + together) == list(enumerate(contents))
+    assert bool(together) is has_owner
+    assert session.ledger.done.below == 0  # all are held until they are completed
+    session.ledger.complete([[0, 99]])
+    session.complete_received()
+    assert session.ledger.done.below == 100
+
+
+def test_messages_encoded_once_are_sent_as_if_one_by_one() -> None:
+    payload = encode_command("message.transfer", destination="amq.topic")
+    sent = []
+    for is_encoded in (False, True):
+        wire, session = attached(Owner())
+        wire.take_output()
+        if is_encoded:
+            frames = b"".join(encode_command_frames(session.channel, payload, HEADER, BODY, wire.max_frame))
+            assert session.send_encoded(frames * 3, 3) == 0
+        else:
+            for _ in range(3):
+                session.send_payload(payload, HEADER, BODY)
+        sent.append((wire.take_output(), session.sent, session.encoded, wire.messages_sent))
+    assert sent[0] == sent[1]
 
 
 def test_failures_have_distinct_error_types() -> None:

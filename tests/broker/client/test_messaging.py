@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +20,13 @@ from qstore.broker.client import (
     NotFound,
     SessionClosedError,
     SessionError,
+    Timeout,
     TransactionError,
 )
 from qstore.broker.client.address import queue_address
 from tests.broker.client.faces import OVER_1_0, Face, only_0_10
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, stop_process
+from tests.support.running_broker import RunningBroker
 
 
 @pytest.fixture
@@ -35,6 +41,15 @@ def drain(receiver: Any) -> list[Any]:
             found.append(receiver.fetch(timeout=0).content)
         except Empty:
             return found
+
+
+def wait_until(session: Any, is_so: Callable[[], bool]) -> None:
+    """Let the broker do something, until a condition is met."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        session.sync()
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 10])
@@ -260,6 +275,138 @@ def test_at_most_once(connection: Any, session: Any, name: str) -> None:
     assert receiver.fetch(timeout=PATIENCE_SECONDS).content == "a"
     session.close()
     assert drain(connection.session().receiver(name)) == ["b"]
+
+
+def test_the_capacity_of_a_receiver_can_be_changed(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    for number in range(30):
+        sender.send(str(number), sync=False)
+    sender.sync()
+    receiver = session.receiver(name)
+    assert receiver.fetch(PATIENCE_SECONDS).content == "0"
+    receiver.capacity = 10
+    assert receiver.capacity == 10
+    assert receiver.fetch(PATIENCE_SECONDS).content == "1"
+    wait_until(session, lambda: 7 <= receiver.available() <= 10)  # credit for what was fetched may come later
+    receiver.capacity = 0
+    assert [receiver.fetch(PATIENCE_SECONDS).content for _ in range(20)] == [str(number) for number in range(2, 22)]
+    session.sync()
+    assert receiver.available() == 0
+    receiver.capacity = 3
+    assert [receiver.fetch(PATIENCE_SECONDS).content for _ in range(8)] == [str(number) for number in range(22, 30)]
+    session.acknowledge()
+    receiver.close()
+    assert drain(session.receiver(name)) == []
+
+
+def test_the_capacity_of_a_sender_can_be_changed(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}", capacity=1000)
+    for _ in range(5):
+        sender.send("x", sync=False)
+    sender.capacity = 1
+    assert (sender.capacity, sender.available() <= 1) == (1, True)
+    for _ in range(20):
+        sender.send("x", sync=False)
+        assert sender.unsettled() <= 1
+    sender.capacity = 100
+    sender.sync()
+    assert sender.available() == 100
+    assert len(drain(session.receiver(name))) == 25
+
+
+def test_links_are_found_by_their_names(session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    receiver, other = session.receiver(name), session.receiver(name)
+    assert session.get_sender(name) == sender
+    assert session.get_receiver(name) == receiver
+    assert (sender.name, receiver.name) == (name, name)
+    receiver.close()
+    assert session.get_receiver(name) == other
+    other.close()
+    sender.close()
+    for find in (session.get_sender, session.get_receiver):
+        with pytest.raises(KeyError):
+            find(name)
+
+
+def test_acknowledgements_that_the_broker_has_not_confirmed(session: Any, name: str, broker: RunningBroker) -> None:
+    sender = session.sender(f"{name}; {{create: always, node: {{durable: true}}}}")
+    for number in range(10):
+        sender.send(Message(str(number), durable=True))
+    receiver, other = session.receiver(name), session.receiver(name)
+    messages = [receiver.fetch(PATIENCE_SECONDS) for _ in range(4)]
+    other.fetch(PATIENCE_SECONDS)
+    assert receiver.unsettled() == 0
+    stop_process(broker.pid)
+    try:
+        session.acknowledge(messages[0], sync=False)
+        session.acknowledge(sync=False)
+        assert (receiver.unsettled(), other.unsettled()) == (4, 1)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    session.sync()
+    assert (receiver.unsettled(), other.unsettled()) == (0, 0)
+
+
+def test_acknowledging_up_to_a_message(connection: Any, session: Any, name: str) -> None:
+    sender = session.sender(f"{name}; {{create: always}}")
+    for number in range(6):
+        sender.send(str(number))
+    receiver, other = session.receiver(name), session.receiver(name)
+    receivers = (receiver, other, receiver, other, receiver)
+    messages = [each.fetch(PATIENCE_SECONDS) for each in receivers]
+    session.acknowledge(messages[1])
+    session.acknowledge(messages[3], up_to=True)
+    session.acknowledge(messages[3], up_to=True)  # has no effect
+    session.close()
+    assert sorted(drain(connection.session().receiver(name))) == ["4", "5"]
+
+
+@only_0_10
+def test_binding_urls(connection: Any, session: Any, name: str) -> None:
+    receiver = session.receiver(f"direct://amq.direct//{name}?routingkey='k'&autodelete='true'")
+    session.sender(f"direct://amq.direct//{name}?routingkey='k'").send("one")
+    session.sender("amq.direct/k").send("two")
+    assert [receiver.fetch(PATIENCE_SECONDS).content for _ in range(2)] == ["one", "two"]
+    kept = connection.session()
+    kept.receiver(f"topic://amq.topic/{name}.*/?subscription='true'&clientid='me'").close()
+    session.sender(f"topic://amq.topic/{name}.a/").send("later")
+    again = kept.receiver(f"topic://amq.topic/{name}.*/?subscription='true'&clientid='me'")
+    assert again.fetch(PATIENCE_SECONDS).content == "later"
+    again.close()
+    kept.invoke("queue.delete", queue=f"me:{name}.*")
+
+
+def test_receivers_have_the_capacity_of_the_connection(broker: Any, face: Any, name: str) -> None:
+    session = face.connect(f"amqp://127.0.0.1:{broker.port}/?receiver_capacity=7").session()
+    session.sender(f"{name}; {{create: always}}")
+    assert session.receiver(name).capacity == 7
+    assert session.receiver(name, capacity=0).capacity == 0
+
+
+def send_many(sender: Any, **options: Any) -> None:
+    for _ in range(9):
+        sender.send("x", **options)
+
+
+def test_a_queue_that_controls_the_flow_delays_and_fails_sending(
+    broker: Any, face: Any, session: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("qstore.broker.client.links.WARN_SECONDS", 0.1)
+    arguments = "{qpid.flow_stop_count: 3, qpid.flow_resume_count: 1}"
+    session.sender(f"{name}; {{create: always, node: {{x-declare: {{arguments: {arguments}}}}}}}")
+    limited = face.connect(f"127.0.0.1:{broker.port}", send_timeout=0.95).session()
+    sender = limited.sender(name)
+    with pytest.raises(Timeout, match=r" within 0\.95 seconds"):
+        send_many(sender)
+    texts = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    delayed = "A message to '{}' is delayed by {} seconds: the broker controls the flow"
+    expected = [delayed.format(name, f"0.{seconds}") for seconds in range(1, 10)]
+    assert texts
+    assert texts == expected[: len(texts)]  # a busy machine has no time for all of them
+    with pytest.raises(Timeout, match=r"within 0\.2 seconds"):
+        send_many(sender, timeout=0.2)
+    assert len(drain(session.receiver(name))) >= 4
 
 
 def test_next_receiver(session: Any, name: str) -> None:

@@ -281,3 +281,63 @@ def test_schemas_in_both_forms(console: Console, odd_agent: Callable[..., OddAge
     (method,) = found.methods
     assert (method.name, method.description) == ("m", "d")
     assert [(each.name, each.type, each.direction) for each in method.arguments] == [("x", "string", "I")]
+
+
+# ---- subscriptions ----
+
+
+def test_a_subscription_has_the_objects_and_what_changes(console: Console, queue: str, url: str) -> None:
+    with console.subscribe("queue", where=["eq", "name", ["quote", queue]], interval=1) as changes:
+        first = changes.next(60)
+        assert first is not None
+        assert (first["name"], first["msgDepth"]) == (queue, 0)
+        assert changes.next(1.5) is None
+        with Connection.establish(url) as connection:
+            connection.session().sender(queue).send(Message("x"))
+        changed = changes.next(60)
+        assert changed is not None
+        assert changed["msgDepth"] == 1
+        console.call("broker", "delete", type="queue", name=queue)
+        while True:
+            gone = changes.next(60)
+            assert gone is not None
+            if gone.deleted:
+                break
+        assert gone.key == queue
+    assert not console._core._requests
+
+
+@pytest.mark.replaces
+def test_a_subscription_is_refreshed(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.broker.management.console.core._DURATION", 10)
+    sent: list[str] = []
+    send = console._core.send
+
+    async def noted(opcode: str, *args: Any, **more: Any) -> Any:
+        sent.append(opcode)
+        return await send(opcode, *args, **more)
+
+    console._core.send = noted  # type: ignore[method-assign]
+    with console.subscribe("broker", interval=3600) as changes:
+        assert changes.next(60) is not None
+        changes._source._refresh_at = 0.0  # type: ignore[attr-defined]
+        assert changes.next(0.2) is None
+        assert changes._source._refresh_at > 0
+    assert sent == ["_subscribe_request", "_subscribe_refresh_indication", "_subscribe_cancel_indication"]
+
+
+def test_a_subscription_that_is_refused(console: Console) -> None:
+    with pytest.raises(AgentError, match="at most 16,384 bytes"):
+        console.subscribe("x" * 20_000)
+    with pytest.raises(ContentError, match="invalid condition"):
+        console.subscribe("queue", where=["nonsense"])
+    assert not console._core._requests
+
+
+def test_a_subscription_for_asyncio(url: str) -> None:
+    async def scene() -> None:
+        async with aio.Console(url, timeout=20) as console:
+            found = [each async for each in console.subscribe("broker", interval=3600, timeout=0.5)]
+            assert [each["name"] for each in found] == ["amqp-broker"]
+
+    asyncio.run(scene())

@@ -58,6 +58,17 @@ def test_a_malformed_answer(console: Console, odd_agent: Callable[..., OddAgent]
     assert console.find("broker")
 
 
+def test_an_agent_that_grants_no_time_is_not_refreshed_without_end(
+    console: Console, odd_agent: Callable[..., OddAgent]
+) -> None:
+    agent = odd_agent(Said("_subscribe_response", {"_subscription_id": "s", "_duration": 0}))
+    with console.subscribe("queue", agent=agent.name) as changes:
+        assert changes.next(0.5) is None
+    console.agents(0.3)
+    opcodes = [each.properties["qmf.opcode"] for each in agent.requests]
+    assert opcodes.count("_subscribe_refresh_indication") == 0
+
+
 def test_an_exception_without_words(console: Console, odd_agent: Callable[..., OddAgent]) -> None:
     agent = odd_agent(Said("_exception", {"_values": {"reason": "a\x1b[2Jb"}}))
     with pytest.raises(AgentError, match=r"^reason: a\\x1b\[2Jb$"):

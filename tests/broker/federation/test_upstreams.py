@@ -254,6 +254,32 @@ def test_a_policy_that_is_gone_takes_queue_and_exchange_of_the_link_with_it() ->
     assert [name for name in (*host.queues, *host.exchanges) if name.startswith("federation")] == []
 
 
+def test_with_resource_cleanup_mode_never_they_stay() -> None:
+    life = Life("amq.topic", resource_cleanup_mode="never")
+    life.bound()
+    host = life.far.broker.default_host
+    made = [name for name in (*host.queues, *host.exchanges) if name.startswith("federation")]
+    assert made
+    life.own.broker.default_host.exchanges["amq.topic"].policy = Applied("", "", {})
+    life.upstreams._look_at_all()
+    life.worlds.run()
+    assert life.upstreams.statuses() == []
+    assert [name for name in (*host.queues, *host.exchanges) if name.startswith("federation")] == made
+
+
+def test_keys_without_effect_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="Model")
+    life = Life()
+    value = {"uri": "amqp://far", "bind-nowait": True, "ha-policy": "all"}
+    life.upstreams._check_upstream(Parameter("/", "federation-upstream", "up", value, "alice@QPID"))
+    over = [{"upstream": "up", "channel-use-mode": "single"}]
+    life.upstreams._check_set(Parameter("/", "federation-upstream-set", "some", over, "alice@QPID"))
+    found = sorted(each.getMessage() for each in caplog.records if "is ignored" in each.getMessage())
+    assert len(found) == 3
+    assert [each for each in found if 'The upstream "up"' in each and "bind-nowait" in each]
+    assert [each for each in found if 'The set of upstreams "some"' in each and "channel-use-mode" in each]
+
+
 def test_upstreams_are_chosen_by_name_set_or_pattern() -> None:
     life = Life()
     life.set("one", exchange="amq.fanout")

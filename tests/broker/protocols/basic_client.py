@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections, ServerConnection
+from qstore.broker.protocols.amqp_0_9_1.connection import (
+    Amqp08Connection,
+    Amqp08PublishedConnection,
+    Amqp09Connection,
+    Amqp091Connections,
+    ServerConnection,
+)
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import PeerSecurity
-from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE
+from qstore.formats.amqp_0_9_1.methods import AMQP_0_9_1, Version
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.world import Host, World
 from tests.support.basic_peer import MAX_FRAME, PERSISTENT, BasicWire, Received
 
 CAPABILITIES = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True}
+_ENDS: dict[bytes, type[ServerConnection]] = {
+    each.protocol_header: each
+    for each in (ServerConnection, Amqp09Connection, Amqp08Connection, Amqp08PublishedConnection)
+}
 
 
 class BasicClient(BasicWire):
@@ -30,14 +41,15 @@ class BasicClient(BasicWire):
         capabilities: dict[str, bool] | None = None,
         product: str = "test",
         refusal: str = "",
+        version: Version = AMQP_0_9_1,
     ) -> None:
-        super().__init__()
+        super().__init__(version)
         self.world, self.host = world, Host(world)
         shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
         world.basic_connections = shared  # type: ignore[attr-defined]
         peer = Peer("127.0.0.1:5", PeerSecurity(is_local=True), refusal)
-        self.machine: ServerConnection = shared.connect(self.host, peer)
+        self.machine: ServerConnection = _ENDS[version.header](self.host, shared, peer)
         world.machines.append(self.machine)  # type: ignore[arg-type]
         self._capabilities, self._product = CAPABILITIES if capabilities is None else capabilities, product
 
@@ -93,7 +105,7 @@ class BasicClient(BasicWire):
         return self
 
     def start(self, mechanism: str = "ANONYMOUS", response: bytes = b"") -> None:
-        self.send(PROTOCOL_HEADER)
+        self.send(self.version.header)
         properties: TypedMap = typed_map({"product": self._product, "capabilities": self._capabilities})
         self.method(
             "connection.start-ok", 0, client_properties=properties, mechanism=mechanism, response=response,

@@ -25,6 +25,8 @@ from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1, AMQP_0_10, AMQP
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
+from qstore.broker.model.queues.stream import OF_CONSUMERS, Stream, read_consumer
+from qstore.broker.protocols.amqp_0_9_1.consumer import SelectiveConsumer
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
 from qstore.formats.amqp_0_10.commands import decode_command
 from qstore.formats.amqp_1_0.neutral import map_value
@@ -67,9 +69,13 @@ class _BytesClient(LinksClient):
 class Door:
     """Declares objects over one protocol, each time on a new connection. Returns the error, or nothing."""
 
-    def __init__(self, protocol: str) -> None:
-        self.protocol, self.world = protocol, World()
-        for name in ("direct", "topic", "headers", "fanout"):
+    def __init__(self, protocol: str, *, of_streams: bool = False) -> None:
+        self.protocol, self.world, self.bound = protocol, World(), "bound"
+        if of_streams:
+            self.world.stream("stream")
+            self.bound = "stream"
+            self.world.broker.queue_factory._store = self.world.store  # type: ignore[assignment]
+        for name in ("direct", "topic", "headers", "fanout", "xml"):
             self.declare(Of.EXCHANGE, name, {}, type=name)
         self.declare(Of.QUEUE, "bound", {})
 
@@ -89,7 +95,7 @@ class Door:
         elif of is Of.BINDING:
             client.command("exchange.bind", queue="bound", exchange=name, binding_key="k", arguments=arguments)
         else:
-            client.command("message.subscribe", queue="bound", destination=name, arguments=arguments)
+            client.command("message.subscribe", queue=self.bound, destination=name, arguments=arguments)
         client.sync()
         return str(client.exceptions[0]["description"]) if client.exceptions else ""
 
@@ -102,7 +108,9 @@ class Door:
         elif of is Of.BINDING:
             client.method("queue.bind", queue="bound", exchange=name, routing_key="k", arguments=arguments)
         else:
-            client.method("basic.consume", queue="bound", consumer_tag=name, arguments=arguments)
+            client.publish("bound")
+            client.method("basic.qos", prefetch_count=1)  # one that ends when there is nothing waits for credit
+            client.method("basic.consume", queue=self.bound, consumer_tag=name, arguments=arguments)
         client.sync()
         return str(client.received[-1].values["reply_text"]) if "close" in client.received[-1].name else ""
 
@@ -113,7 +121,7 @@ class Door:
         if of is Of.BINDING:
             return self._at_management(of, name, arguments, flags)
         if of is Of.SUBSCRIPTION:
-            came = client.attach("bound", receives=True, name=name, properties=entries(arguments))
+            came = client.attach(self.bound, receives=True, name=name, properties=entries(arguments))
         else:
             flags = {"exchange_type" if each == "type" else each: value for each, value in flags.items()}
             more = {each.replace("_", "-"): value for each, value in flags.items()} | arguments
@@ -164,7 +172,8 @@ class Door:
         return consumers[0].arguments if consumers else None
 
     def consumers(self) -> list[Any]:
-        return self.world.broker.default_host.queues["bound"]._consumers.takers
+        consumers = self.world.broker.default_host.queues[self.bound]._consumers
+        return [*consumers.takers, *consumers.browsers]
 
 
 @dataclass(frozen=True)
@@ -179,6 +188,7 @@ class Sample:
         flags: of the declaration.
         name: of the argument, if the row has a star.
         probe: whether the object has the effect.
+        of_streams: whether only streams have it.
     """
 
     good: Any
@@ -188,6 +198,7 @@ class Sample:
     flags: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     probe: Callable[[Door, str, dict[str, Any]], bool] = lambda _door, _name, _arguments: True
+    of_streams: bool = False
 
 
 def parsed_otherwise(door: Door, name: str, arguments: dict[str, Any]) -> bool:
@@ -226,6 +237,27 @@ def journal(good: Any, *wrong: Any) -> Sample:
     return Sample(good, wrong, flags={"durable": True}, probe=of_the_journal)
 
 
+def of_stream(good: Any, *wrong: Any) -> Sample:
+    return Sample(
+        good, wrong, others={"x-queue-type": "stream"}, flags={"durable": True}, probe=parsed_otherwise, of_streams=True
+    )
+
+
+def of_reader(good: Any, *wrong: Any, **others: Any) -> Sample:
+    """An argument of a consumer of a stream."""
+    more = {each.replace("_", "-"): value for each, value in others.items()}
+    return Sample(good, wrong, others=more, probe=reads_otherwise, of_streams=True)
+
+
+def reads_otherwise(door: Door, name: str, arguments: dict[str, Any]) -> bool:
+    """Whether the consumer has read an argument."""
+    (consumer,) = door.consumers()
+    stream = door.world.broker.default_host.queues["stream"]
+    assert isinstance(stream, Stream)
+    without = {each: value for each, value in arguments.items() if each != name}
+    return stream.readers[consumer].reading != read_consumer(typed_map(without), consumer.destination)
+
+
 def refused(good: Any, *off: Any) -> Sample:
     return Sample(good, off=off)
 
@@ -262,10 +294,19 @@ QUEUE: Final = {
             "qpid.alert_size_down",
             "qpid.alert_repeat_gap",
             "x-qpid-minimum-alert-repeat-gap",
+            "qpid.alert_message_size",
+            "qpid.alert_message_age",
+            "x-qpid-maximum-message-age",
+            "qpid.max_consumers",
         ),
         count(),
     ),
-    "x-qpid-maximum-message-age": ignored(1000, 0),
+    "qpid.slow_consumer_policy": of_queue("cycle", "warn", 5, others={"qpid.slow_consumer_count": 5}),
+    **dict.fromkeys(
+        ("qpid.slow_consumer_count", "qpid.slow_consumer_size", "qpid.slow_consumer_age"),
+        count(others={"qpid.slow_consumer_policy": "cycle"}),
+    ),
+    "qpid.slow_consumer_delete_durable": switch(),
     "qpid.priorities": count(5),
     "x-qpid-priorities": count(5),
     "qpid.fairshare": count(5, others=LEVELS),
@@ -303,8 +344,20 @@ QUEUE: Final = {
         probe=lambda door, *_: door.world.broker.default_host.queues["made"].delivery_limit == 5,
     ),
     "x-message-deduplication": refused(True, False),
-    "x-dead-letter-strategy": refused("at-least-once"),
-    "x-max-age": refused("7D"),
+    "x-dead-letter-strategy": of_queue(
+        "at-least-once",
+        "always",
+        5,
+        others={"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-exchange": "amq.fanout"},
+        flags={"durable": True},
+    ),
+    "x-max-age": of_stream("7D", "7 days", 5),
+    "x-stream-max-segment-size-bytes": of_stream(1_000_000, -1, "many"),
+    "x-stream-keep-unread": of_stream("1h", "yes", 5),
+    "x-stream-filter-size-bytes": ignored(32),
+    "x-initial-cluster-size": ignored(3),
+    "x-initial-group-size": ignored(3),
+    "x-deliver-limit": ignored(3),
     "qpid.ensure_nondestructive_consumers": refused(True, False),
     "qpid.default_filters": refused("{}", ""),
     "qpid.message_durability": refused("ALWAYS", ""),
@@ -333,7 +386,7 @@ QUEUE: Final = {
     "qpid.persist_last_node": ignored(1, 0),
     "x-queue-type": Sample(
         "quorum",
-        ("stream", 5),
+        ("streams", 5),
         flags={"durable": True},
         probe=lambda door, *_: door.world.broker.default_host.queues["made"].delivery_limit == 20,
     ),
@@ -349,7 +402,7 @@ QUEUE: Final = {
     "x-ha-policy-params": ignored("node", ""),
 }
 REFUSED_VALUES: Final = {
-    "qpid.lifetime-policy": "delete-after-use", "x-queue-type": "stream", "x-queue-mode": "eager",
+    "qpid.lifetime-policy": "delete-after-use", "x-queue-type": "streams", "x-queue-mode": "eager",
     "x-queue-version": 3, "x-queue-master-locator": 5, "x-queue-leader-locator": 5,
 }  # fmt: skip
 IGNORED_VALUES: Final = {"qpid.priorities": 11, "x-qpid-priorities": 11}
@@ -357,6 +410,10 @@ IGNORED_VALUES: Final = {"qpid.priorities": 11, "x-qpid-priorities": 11}
 
 def has_ranking(door: Door, *_: object) -> bool:
     return door.world.broker.default_host.queues["bound"]._consumers.ranking is not None
+
+
+def keyed(door: Door) -> bool:
+    return exchange(door).is_keyed
 
 
 def exchange(door: Door) -> Exchange:
@@ -377,12 +434,25 @@ EXCHANGE: Final = {
         "direct", (5, "x-delayed-message"), flags={"type": "x-delayed-message"},
         probe=lambda door, *_: exchange(door).routing_type == "direct",
     ),
+    "hash-header": Sample("h", (5, ""), flags={"type": "x-consistent-hash"}, probe=lambda door, *_: not keyed(door)),
+    "hash-property": Sample(
+        "message_id", (5, "app_id"), flags={"type": "x-consistent-hash"}, probe=lambda door, *_: not keyed(door)
+    ),
+    "x-recent-history-length": Sample(
+        7, (0, "7"), flags={"type": "x-recent-history"},
+        probe=lambda door, *_: "amq.history.made" in door.world.broker.default_host.queues,
+    ),
     "qpid.sequence_counter": ignored(7),
 }  # fmt: skip
 BINDING: Final = {
     "qpid.exclusive-binding": Sample(1, name="direct"),
     "x-match": Sample("any", ("some", 5), name="headers"),
-    **dict.fromkeys(("x-apache-selector", "x-filter-jms-selector", "qpid.filter"), refused(SELECTOR, "", " ")),
+    "xquery": Sample("./a", ("", "./a $=! 'b'", 5), name="xml"),
+    **dict.fromkeys(
+        ("x-apache-selector", "x-filter-jms-selector"),
+        Sample(SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective_exchange(door, "topic")),
+    ),
+    "qpid.filter": refused(SELECTOR, "", " "),
     "x-bound-from": Sample([{"cluster-name": "broker-1", "exchange": "x", "hops": 1}]),
     "qpid.fed.op": Sample("B"),
     "qpid.fed.origin": Sample("broker-1", others={"qpid.fed.op": "B"}),
@@ -403,9 +473,13 @@ SUBSCRIPTION: Final = {
     "x-filter-jms-selector": Sample(
         SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)
     ),
-    "x-filter-no-consume": refused(True, False),
-    "x-filter-auto-close": refused(True, False),
-    "x-stream-offset": refused("first"),
+    "x-filter-no-consume": Sample(True, off=(False,), probe=lambda door, *_: not door.consumers()[0].acquires),
+    "x-filter-auto-close": Sample(True, off=(False,), probe=lambda door, *_: door.consumers()[0].closes),
+    "x-stream-offset": of_reader("first", "soon", -1, True),
+    "x-stream-filter": of_reader("red", 5, ""),
+    "x-stream-match-unfiltered": of_reader(True, x_stream_filter="red"),
+    "x-stream-consumer-name": of_reader("name", 5, "", "n" * 256),
+    "x-stream-automatic-offset-tracking": of_reader(True),
     "x-credit": refused(5),
     "qpid.ha-replicating-subscription": refused("1"),
     "x-cancel-on-ha-failover": ignored(True, False),
@@ -415,7 +489,11 @@ SAMPLES: Final = {Of.QUEUE: QUEUE, Of.EXCHANGE: EXCHANGE, Of.BINDING: BINDING, O
 
 
 def is_selective(door: Door) -> bool:
-    return isinstance(door.consumers()[0], SelectiveSubscription)
+    return isinstance(door.consumers()[0], SelectiveSubscription | SelectiveConsumer)
+
+
+def is_selective_exchange(door: Door, name: str) -> bool:
+    return bool(door.world.broker.default_host.exchanges[name].selectors)
 
 
 def asks_for_answers(door: Door) -> bool:
@@ -461,7 +539,7 @@ def argument(row: Row, sample: Sample) -> str:
 def test_an_argument_has_its_effect(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     sample = SAMPLES[row.of][row.key]
     caplog.set_level(INFO)
-    door, name = Door(protocol), argument(row, sample)
+    door, name = Door(protocol, of_streams=sample.of_streams), argument(row, sample)
     arguments = sample.others | {name: sample.good}
     assert door.declare(row.of, target(row, sample), arguments, **sample.flags) == ""
     found = door.arguments_of(row.of, target(row, sample))
@@ -480,7 +558,7 @@ def test_a_wrong_value_is_refused_by_the_name_that_the_client_sent(row: Row, pro
             with pytest.raises(Exception, match=re.escape(row.key)):
                 of_the_journal(Door(protocol), row.key, {row.key: wrong})
             continue
-        door, name = Door(protocol), argument(row, sample)
+        door, name = Door(protocol, of_streams=sample.of_streams), argument(row, sample)
         error = door.declare(row.of, target(row, sample), sample.others | {name: wrong}, **sample.flags)
         assert name in error, wrong
         own = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}.get(name, "")
@@ -519,6 +597,14 @@ def test_argument_without_effect_is_logged(row: Row, protocol: str, caplog: pyte
         door = Door(protocol)
         assert door.declare(row.of, target(row, sample), sample.others | {row.key: off}) == ""
         assert not [line for line in caplog.messages if row.key in line], off
+
+
+@pytest.mark.parametrize("protocol", [AMQP_0_10, AMQP_0_9_1, AMQP_1_0])
+@pytest.mark.parametrize("name", OF_CONSUMERS)
+def test_other_queues_have_no_consumers_of_streams(name: str, protocol: str) -> None:
+    door = Door(protocol)
+    assert name in door.declare(Of.SUBSCRIPTION, "made", {name: SUBSCRIPTION[name].good})
+    assert not door.consumers()
 
 
 def test_the_selector_of_the_java_client_selects() -> None:

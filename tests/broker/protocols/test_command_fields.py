@@ -19,14 +19,16 @@ import qstore.broker.protocols.amqp_1_0.assembly as assembly
 import qstore.broker.protocols.amqp_1_0.connection as connection_1_0
 import qstore.broker.protocols.amqp_1_0.message as message
 import qstore.broker.protocols.amqp_1_0.publishing as publishing
+import qstore.broker.protocols.amqp_1_0.resuming as resuming
+import qstore.broker.protocols.amqp_1_0.session as session_1_0
 import qstore.broker.protocols.amqp_1_0.transactions as transactions
 from qstore.broker.log.logs import NOTICE
 from qstore.formats.amqp_0_9_1.methods import METHODS
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS
-from qstore.formats.amqp_1_0.composites import BY_NAME, Composite
+from qstore.formats.amqp_1_0.composites import BY_NAME, Composite, encode_composite
 from qstore.formats.amqp_1_0.frames import SASL_HEADER
-from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.amqp_1_0.values import Value, read_value
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.test_arguments import entries
@@ -42,7 +44,6 @@ ENGLISH: Final = "the broker's texts are in English, the only locale that it off
 REASON: Final = "it tells why, and changes nothing"
 XID: Final = (1, b"global", b"branch")
 OFFERED: Final = "the answer offers what the broker has"
-NOT_RESUMED: Final = "deliveries are not resumed, and the answer has none"
 ITS_OWN: Final = "what the client says of itself: the broker waits for nothing of it"
 HINT: Final = "it allows answers in batches, which the broker sends anyway"
 TOLD: Final = "the answer says what the node has"
@@ -85,20 +86,15 @@ UNREAD: Final[dict[str, dict[str, str]]] = {
         "offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED, "outgoing_window": ITS_OWN,
         "properties": "sessions have none",
     },
-    "1.0 attach": {
-        "offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED, "unsettled": NOT_RESUMED,
-        "incomplete_unsettled": NOT_RESUMED,
-    },
+    "1.0 attach": {"offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED},
     "1.0 flow": {"next_outgoing_id": ITS_OWN, "outgoing_window": ITS_OWN, "available": ITS_OWN},
-    "1.0 transfer": {"batchable": HINT, "rcv_settle_mode": "the answer to attach says that it is first"},
+    "1.0 transfer": {"batchable": HINT},
     "1.0 disposition": {"batchable": HINT},
-    "1.0 received": dict.fromkeys(("section_number", "section_offset"), NOT_RESUMED),
     "1.0 rejected": {"error": REASON},
     "1.0 detach": {"error": REASON},
     "1.0 end": {"error": REASON},
     "1.0 error": {"info": REASON},
-    "1.0 source": {"outcomes": "the client chooses the outcome, and the answer has all", "timeout": TOLD},
-    "1.0 target": dict.fromkeys(("durable", "expiry_policy", "timeout"), TOLD),
+    "1.0 source": {"outcomes": "the client chooses the outcome, and the answer has all"},
     "1.0 coordinator": {"capabilities": TOLD},
     "1.0 header": {"first_acquirer": "the broker has acquired the message for nobody before"},
     "1.0 properties": dict.fromkeys(("group_id", "group_sequence", "reply_to_group_id"), RECEIVERS),
@@ -157,10 +153,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
 
     def watch(module: Any, function: str, version: str) -> None:
-        decode: Callable[[bytes], tuple[Any, ...]] = getattr(module, function)
+        decode: Callable[..., tuple[Any, ...]] = getattr(module, function)
 
-        def watched(payload: bytes) -> tuple[Any, ...]:
-            command, *others, values = decode(payload)
+        def watched(payload: bytes, *version_of: Any) -> tuple[Any, ...]:
+            command, *others, values = decode(payload, *version_of)
             return command, *others, Fields(f"{version} {command.name}", values, found)
 
         monkeypatch.setattr(module, function, watched)
@@ -199,8 +195,9 @@ def watch_1_0(monkeypatch: pytest.MonkeyPatch, found: dict[str, set[str]]) -> No
     def of_pair(result: tuple[Composite, int]) -> tuple[Composite, int]:
         return told(result[0]), result[1]
 
-    for module, function in ((assembly, "read_composite"), (assembly, "read_fields"), (transactions, "read_composite")):
-        watch(module, function, of_pair)
+    watch(assembly, "read_fields", of_pair)
+    for module in (assembly, transactions, resuming):
+        watch(module, "read_composite", of_pair)
     watch(assembly, "usual_transfer", lambda _: None)
     for module in (message, publishing):
         sections = module.section_list
@@ -216,7 +213,8 @@ def watch_1_0(monkeypatch: pytest.MonkeyPatch, found: dict[str, set[str]]) -> No
         finally:
             is_answer.pop()
 
-    monkeypatch.setattr(connection_1_0, "encode_composite", encoded)
+    for module in (connection_1_0, session_1_0):
+        monkeypatch.setattr(module, "encode_composite", encoded)
 
 
 def talk_0_9_1() -> None:
@@ -388,6 +386,23 @@ def talk_1_0() -> None:
     client.do("close", error=error)
     client.sync()
     world.run()
+    resume_1_0(world)
+
+
+def resume_1_0(world: World) -> None:
+    """A message that was partly received, and one whose receiver settles second."""
+    terminus = {"timeout": 7}
+    client = LinksClient(world).open().sender("q", 0, terminus=terminus, rcv_settle_mode=1)
+    client.publish(b"x", durable=False, rcv_settle_mode=1)
+    client.receiver("q", 1, terminus=terminus, credit=1)
+    (found,) = client.messages()
+    client.machine.closed()
+    client = LinksClient(world).open()
+    received = Composite("received", {"section_number": 1, "section_offset": 0})
+    encoded = encode_composite("received", received.fields)
+    unsettled = ((Value("binary", found.fields["delivery_tag"]), read_value(encoded, 0, len(encoded))[0]),)
+    client.receiver("q", 1, terminus=terminus, credit=1, unsettled=unsettled)
+    assert [each.fields["state"] for each in client.messages()] == [received]
 
 
 @replaces

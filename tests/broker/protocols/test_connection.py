@@ -574,7 +574,9 @@ def test_a_client_that_comes_and_goes_is_reported_as_events() -> None:
     client.control("connection.close", reply_code=200)
     client.sync()
     assert len(events) == 1  # its socket is still there
+    assert not client.machine.publisher.is_closed
     client.machine.dismantle()
+    assert client.machine.publisher.is_closed
     assert events[1:] == [ClientDisconnect("192.0.2.1:5", "anna@QPID", said)]
 
 

@@ -253,6 +253,28 @@ def test_a_full_queue_that_is_declared_so_sends_a_dead_message_on_in_a_later_tur
         assert [plain_map(death)["reason"] for death in deaths] == ["maxlen", "rejected"]
 
 
+def test_at_least_once_a_dead_message_stays_if_a_full_queue_sends_it_nowhere_in_a_later_turn(world: World) -> None:
+    bound(world, COUNT - 1)
+    client, other = BasicClient(world).open(), publish_0_10(world)
+    last, name = f"q{COUNT - 1}", "q"
+    full_goes_on = {"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "nowhere"}
+    client.call("queue.declare", queue=last, arguments=full_goes_on)
+    client.call("queue.bind", queue=last, exchange="amq.fanout")
+    kept = {
+        "x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once",
+        "x-dead-letter-exchange": "amq.fanout",
+    }  # fmt: skip
+    client.call("queue.declare", queue=name, durable=True, arguments=kept)
+    client.publish(name, b"x", TRANSIENT)
+    client.method("basic.consume", queue=name, consumer_tag="c")
+    client.sync()
+    client.method("basic.reject", delivery_tag=1, requeue=False)
+    other("", b"y")
+    world.run()
+    assert bodies(world.broker.default_host.queues[last]) == [b"y"]
+    assert world.broker.default_host.queues[name].message_count == 1
+
+
 def test_a_dead_message_is_sent_on_in_later_turns_only_so_often(world: World) -> None:
     """Each of two full queues sends it back to the exchange that leads to both."""
     queues = bound(world, COUNT - 1)

@@ -258,3 +258,18 @@ def test_a_failing_disk_under_deliveries_ends_those_sessions_and_the_broker_cont
     late.publish("q", b"4")
     late.subscribe("q")
     assert b"4" in late.take()
+
+
+def test_completions_beyond_a_known_gap_are_reported_as_they_come() -> None:
+    """The client has acknowledged all below the gap, so the completions to report remain one range, which grows."""
+    client = durable()
+    known = client.publish("q", b"1")
+    client.sync()
+    client.control("session.known-completed", on=1, commands=((0, known[-1]),))
+    waiting = client.publish("q", b"2", delivery_mode=2)
+    client.world.run()
+    for body in (b"3", b"4"):
+        plain = client.publish("q", body)
+        client.sync()
+        assert client.completed >= set(plain)
+    assert client.completed.isdisjoint(waiting)

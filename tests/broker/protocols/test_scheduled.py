@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.message import LargeContent
 from qstore.broker.model.policies import Policy
 from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.queue import Queue
@@ -19,7 +20,13 @@ from qstore.broker.protocols.amqp_1_0.message import SectionMessage, mentions_de
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_1_0.composites import Composite
-from qstore.formats.amqp_1_0.sections import MESSAGE_ANNOTATIONS, encode_section, section_value, split_sections
+from qstore.formats.amqp_1_0.sections import (
+    MESSAGE_ANNOTATIONS,
+    VALUE,
+    encode_section,
+    section_value,
+    split_sections,
+)
 from qstore.formats.amqp_1_0.values import Value, plain_key
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
@@ -703,6 +710,18 @@ def test_large_messages_are_looked_at_by_their_beginning() -> None:
     message = scheduled(("x-opt-delivery-delay", "ulong", 20), body=bytes(200_000))
     assert mentions_delivery(message)
     assert not mentions_delivery(content(b"x"))
+
+
+@pytest.mark.parametrize("size", [0, 200_000])
+def test_a_body_that_mentions_a_delivery_time_schedules_nothing(world: World, links: LinksClient, size: int) -> None:
+    body = b"x-opt-delivery-delay" + bytes(size)
+    links.publish(body=body)
+    links.publish(message=encode_section(VALUE, Value("string", "x-opt-delivery-time")))
+    links.publish(message=b"\x00\x53\x72 x-opt-delivery-time")
+    links.sync()
+    assert [each[2] for each in links.outcomes()] == ["accepted", "rejected"]
+    assert schedule(world).queue is None
+    assert not mentions_delivery(LargeContent((content(body)[:9], content(body)[9:]), len(content(body))))
 
 
 def test_the_broker_offers_delayed_delivery(world: World) -> None:

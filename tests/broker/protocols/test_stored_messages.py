@@ -115,6 +115,22 @@ def test_its_properties_are_neutral() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("reply_to", "expected"),
+    [
+        ("answers", ("", "answers")),
+        ("amqps://host/answers", ("", "answers")),
+        ("/queues/a%2Fb", ("", "a/b")),
+        ("amqps://host/queues/a%2Fb", ("", "a/b")),
+        ("amqp://host/amq.topic/a.b", ("amq.topic", "a.b")),
+        ("amqp://host", ("amqp:", "/host")),
+    ],
+)
+def test_where_replies_go(reply_to: str, expected: tuple[str, str]) -> None:
+    properties = restore_message(stored(section(0x73, list_of(NULL, NULL, NULL, NULL, text(reply_to))))).properties()
+    assert properties.reply_to == ReplyAddress(*expected)
+
+
 def test_all_properties_reach_a_client_of_0_10() -> None:
     transfer = converted(FULL)
     header = header_of(transfer)

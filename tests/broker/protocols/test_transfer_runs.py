@@ -212,6 +212,27 @@ def test_messages_that_were_out_of_memory_are_runs(spread: int, gives_length: bo
     assert lengths == [len(body) if gives_length else None for body in wanted[:60]]
 
 
+@pytest.mark.parametrize("gives_length", [True, False])
+def test_messages_that_were_delivered_before_are_a_run_of_their_own_and_say_so(gives_length: bool) -> None:
+    side, wanted = TransferSide(reads_together=True), bodies(100, spread=50)
+    side.publish("d", wanted, PERSISTENT, gives_length=gives_length)
+    side.rest()
+    side.client.subscribe("d", messages=60)
+    side.client.command("message.cancel", destination="d")
+    side.client.command("message.release", transfers=((0, 59),), set_redelivered=True)
+    side.rest()
+    side.page_out()
+    side.client.deliveries.clear()
+    side.client.subscribe("d", messages=80)
+    assert runs_on(side.queue("d")) == [(HELD, 60), (HELD, 20), (RUN, 20)]
+    assert [each.body for each in side.client.deliveries] == wanted[:80]
+    fields = [content_length_field(each.header) for each in side.client.deliveries]
+    lengths = [field and field.read(each.header, 0) for field, each in zip(fields, side.client.deliveries, strict=True)]
+    assert lengths == [len(body) if gives_length else None for body in wanted[:80]]
+    marks = [each.properties["redelivered"] for each in side.client.deliveries]
+    assert marks == 60 * [True] + 20 * [False]
+
+
 @pytest.mark.parametrize("piece", [1, 7, 50, 101, 150, 333, 1000])
 @pytest.mark.parametrize("gives_length", [True, False])
 def test_uneven_messages_arrive_whole_in_whatever_pieces_they_are_read(piece: int, gives_length: bool) -> None:

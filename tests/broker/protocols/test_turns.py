@@ -587,9 +587,9 @@ def test_methods_off_the_hot_path_are_timed_one_by_one(world: World, name: str) 
 def test_messages_with_long_headers_are_timed_one_by_one(world: World) -> None:
     client, queue = declared(world)
     client.machine._assembler.clock = Looks(DEAR)
-    properties = Properties(headers=typed_map({"text": "x" * LONG_HEADER}))
     client.call("queue.bind", queue="q", exchange="amq.match", arguments={"x-match": "any", "text": None})
-    data = client.message("q", b"x", properties, exchange="amq.match") * 9
+    unlike = [Properties(headers=typed_map({"text": "x" * LONG_HEADER, "number": number})) for number in range(9)]
+    data = b"".join(client.message("q", b"x", properties, exchange="amq.match") for properties in unlike)
     assert max(steps_of(client.machine, data, lambda: queue.message_count)) == 3
 
 

@@ -148,7 +148,7 @@ def test_events_of_replicated_queues_are_applied_in_the_host_of_their_exchange(
     client.call("exchange.declare", exchange="replication", type="replication")
     exchange = other.exchanges["replication"]
     assert isinstance(exchange, ReplicationExchange)
-    assert exchange.replica.queues is other.queues
+    assert exchange.replica._queues is other.queues
 
 
 def test_an_exclusive_queue_ends_with_its_connection_in_its_host(world: World, other: VirtualHost) -> None:

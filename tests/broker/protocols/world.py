@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.stream import Stream
 from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.sources import JournalSource
 from qstore.broker.model.run import MIN_RUN
@@ -53,7 +54,7 @@ from qstore.formats.amqp_0_10.frames import (
 )
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.kernels.bodies import Bodies, SizeField
-from qstore.formats.values import EMPTY_MAP
+from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.support.bodies import read_runs
 
 UNLIMITED: Final = 0xFFFFFFFF
@@ -337,6 +338,24 @@ class World:
         queue.residency.attach(queue, queue._consumers, queue._barriers)
         return queue
 
+    def stream(self, name: str, **arguments: Any) -> Stream:
+        """A stream, on the disk that waits; its arguments without x-, and with underscores."""
+        factory, store = self.broker.queue_factory, self.store
+        given = {f"x-{each.replace('_', '-')}": value for each, value in arguments.items()}
+        declared = typed_map({"x-queue-type": "stream", **given})
+        before, factory._store = factory._store, store  # type: ignore[assignment]
+        factory.use_restore(restore_message)
+        parsed = factory.read(name, declared, durable=True)
+        made = factory.make(
+            self.broker.default_host, name, durable=True, auto_delete=False, arguments=declared, parsed=parsed,
+            journal=store,
+        )  # fmt: skip
+        factory._store = before
+        assert isinstance(made, Stream)
+        self.broker.tick._store = self.broker.router._store = store  # type: ignore[assignment]
+        self.broker.default_host.queues[name] = made
+        return made
+
     def durable_queue(self, name: str) -> Queue:
         """A queue with a journal, on the disk that waits."""
         queue = self.broker.queue_factory.make(
@@ -364,6 +383,40 @@ class World:
         if name is not None:
             client.attach(name, timeout=timeout)
         return client
+
+
+class Clockwork(World):
+    """A world with the timers of expired messages and of rates, which ring when their time has come.
+
+    Attributes:
+        timers: when each is due, and what it calls.
+    """
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        super().__init__(settings)
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.broker.call_later = self.broker.expiries._call_later = self._call_later
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append((self.now + seconds, call))
+
+    def wait(self, seconds: float) -> int:
+        """Let time pass. Returns how many timers have rung."""
+        self.run()
+        end, rung = self.now + seconds, 0
+        while due := [each for each in self.timers if each[0] <= end]:
+            first = min(due, key=lambda each: each[0])
+            self.timers.remove(first)
+            self.now = max(self.now, first[0])
+            first[1]()
+            self.run()
+            rung += 1
+        self.now = end
+        return rung
+
+    def count(self, queue: str = "q") -> int:
+        """Messages on a queue."""
+        return self.broker.default_host.queues[queue].message_count
 
 
 class Client:
