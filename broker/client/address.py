@@ -26,7 +26,10 @@ The options:
 properties, capabilities, timeout and filter are for AMQP 1.0, which has no x-bindings, x-subscribe and link.x-declare
 (`amqp_1_0/links`).
 
-Other options whose names begin with x- are allowed everywhere and ignored.
+Other options whose names begin with x- are allowed everywhere, and are ignored with a warning in the log
+`qstore.client`.
+
+Binding URLs of Qpid's Java client are addresses, too: see `plain_address`.
 
 Sources: Qpid C++ Broker Book, 1.6.2.1 (LVQ); MRG 2 Messaging User Guide, 3 (priorities, alerts); the address options of
 the Qpid Messaging API, and its examples.
@@ -34,6 +37,7 @@ the Qpid Messaging API, and its examples.
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Mapping
@@ -42,6 +46,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from qstore.broker.client.errors import AddressError
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
+
+CLIENT_LOGGER: Final = "qstore.client"
+"""The name of the client's log."""
+_logger: Final = logging.getLogger(CLIENT_LOGGER)
 
 #: Maximum nesting of maps and lists, the same as in formats.amqp_0_10.
 MAX_DEPTH: Final = 32
@@ -234,6 +242,66 @@ def parse_map(text: str) -> dict[str, Value]:
     if reader.peek():
         raise reader.error(f"unexpected {reader.peek()!r}")
     return options
+
+
+# ---- binding URLs ----
+
+_match_binding_url: Final = re.compile(
+    r"(?P<type>direct|topic|fanout|headers)://(?P<exchange>[^/?]*)(?:/(?P<first>[^/?]*))?(?:/(?P<second>[^?]*))?"
+    r"(?:\?(?P<options>.*))?"
+).fullmatch
+_match_url_options: Final = re.compile(r"(?:\w+='[^']*'(?:&(?=.)|$))*").fullmatch
+_find_url_options: Final = re.compile(r"(\w+)='([^']*)'").findall
+_FLAGS: Final = {"true": True, "false": False}
+_URL_FLAGS: Final = ("exclusive", "autodelete", "durable", "subscription")
+
+
+def plain_address(text: str, role: str) -> str:
+    """The address for a sender or a receiver; a binding URL as the address that does the same, others as they are.
+
+        TYPE://EXCHANGE/[DESTINATION]/[QUEUE]?OPTION='VALUE'&...
+        direct://amq.direct//orders      topic://amq.topic/news.#      topic://amq.topic?routingkey='stocks.nyse.*'
+
+    A sender sends to the exchange, with the routing key: that of the option `routingkey`, or the name of the queue or
+    destination. A receiver of a queue creates it, and binds it with this key; without a queue it has one of its own at
+    the exchange, which is durable and named by `clientid` and QUEUE if it is a durable `subscription`.
+
+    Raises:
+        AddressError: it is a binding URL with another option, or without a key.
+    """
+    found = _match_binding_url(text.strip())
+    if found is None:
+        return text
+    options = dict(_find_url_options(found["options"] or ""))
+    known = {*_URL_FLAGS, "routingkey", "clientid"}
+    if _match_url_options(found["options"] or "") is None or options.keys() - known:
+        raise AddressError(f"the options of a binding URL are {', '.join(sorted(known))}, with values in quotes", text)
+    if any(options.get(name, "true").lower() not in _FLAGS for name in _URL_FLAGS):
+        raise AddressError(f"{', '.join(_URL_FLAGS)} are 'true' or 'false'", text)
+    flags = {name: _FLAGS[options.get(name, "false").lower()] for name in _URL_FLAGS}
+    kind, exchange = found["type"], found["exchange"]
+    destination, queue = found["first"] or "", (found["second"] or "").strip("/")
+    if kind != "topic" and destination and not queue:
+        destination, queue = "", destination
+    key = options.get("routingkey") or destination or queue
+    if not key and kind not in ("fanout", "headers"):
+        raise AddressError("a binding URL needs a queue, a destination or a routingkey", text)
+    at_exchange: dict[str, Any] = {"create": "always", "node": {"type": "topic", "x-declare": {"type": kind}}}
+    if role == SENDER:
+        return format_address(Address(exchange, key, at_exchange) if exchange else Address(queue or key, None, {}))
+    if kind == "topic" or not queue:
+        client = options.get("clientid", "")
+        if flags["durable"] or flags["subscription"]:
+            name = f"{client}:{queue or key}" if client else queue or key
+            at_exchange["link"] = {"name": name, "durable": True}
+        elif queue:
+            at_exchange["link"] = {"name": queue}
+        return format_address(Address(exchange, key or None, at_exchange))
+    declare = {"exclusive": flags["exclusive"], "auto-delete": flags["autodelete"]}
+    node: dict[str, Any] = {"type": "queue", "durable": flags["durable"], "x-declare": declare}
+    if exchange:
+        node["x-bindings"] = [{"exchange": exchange, "key": key}]
+    return format_address(Address(queue, None, {"create": "always", "node": node}))
 
 
 # ---- formatting ----
@@ -472,6 +540,8 @@ class _Options:
         for name in self._values:
             if not name.startswith("x-"):
                 raise self.error(f"unknown option {self._name(name)}; the options are {', '.join(self._known)}")
+            text = "Address %r: the option %s is ignored, because it is unknown; the options are %s"
+            _logger.warning(text, str(self._address), self._name(name), ", ".join(self._known))
 
 
 def address_target(address: Address) -> Target:

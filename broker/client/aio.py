@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, cast
 
-from qstore.broker.client.blocking import SENDER_CAPACITY
+from qstore.broker.client.blocking import SENDER_CAPACITY, named
 from qstore.broker.client.connection import ConnectionCore, ConnectionState, describe_failure
 from qstore.broker.client.errors import ConnectError, Empty, MessagingError
 from qstore.broker.client.links import ReceiverCore, SenderCore
@@ -251,17 +251,28 @@ class Session:
     def __init__(self, connection: Connection, core: SessionCore) -> None:
         self.connection = connection
         self._core = core
+        self._senders: dict[SenderCore, Sender] = {}
         self._receivers: dict[ReceiverCore, Receiver] = {}
 
     async def sender(self, address: str, *, capacity: int = SENDER_CAPACITY) -> Sender:
         """Create a sender. See `blocking.Session.sender`."""
-        return Sender(self, await self._core.sender(address, capacity))
+        core = await self._core.sender(address, capacity)
+        sender = self._senders[core] = Sender(self, core)
+        return sender
 
-    async def receiver(self, address: str, *, capacity: int = 0) -> Receiver:
+    async def receiver(self, address: str, *, capacity: int | None = None) -> Receiver:
         """Create a receiver. See `blocking.Session.receiver`."""
         core = await self._core.receiver(address, capacity)
         receiver = self._receivers[core] = Receiver(self, core)
         return receiver
+
+    def get_sender(self, name: str) -> Sender:
+        """The sender with this name. See `blocking.Session.get_sender`."""
+        return named(self._senders.values(), name)
+
+    def get_receiver(self, name: str) -> Receiver:
+        """The receiver with this name. See `blocking.Session.get_receiver`."""
+        return named(self._receivers.values(), name)
 
     async def next_receiver(self, timeout: float | None = None) -> Receiver:
         """Wait for a receiver with a message. See `blocking.Session.next_receiver`."""
@@ -271,9 +282,9 @@ class Session:
             raise Empty("no receiver has a message")
         return self._receivers[core]
 
-    async def acknowledge(self, message: Message | None = None, *, sync: bool = True) -> None:
-        """Accept a message, or all fetched messages."""
-        await self._settle(message, Outcome.ACCEPT, sync=sync)
+    async def acknowledge(self, message: Message | None = None, *, up_to: bool = False, sync: bool = True) -> None:
+        """Accept a message, or all fetched messages. See `blocking.Session.acknowledge`."""
+        await self._settle(message, Outcome.ACCEPT, sync=sync, up_to=up_to)
 
     async def release(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Return a message, or all fetched messages, to the queue, marked as redelivered."""
@@ -283,8 +294,8 @@ class Session:
         """Reject a message, or all fetched messages: the broker drops or reroutes them."""
         await self._settle(message, Outcome.REJECT, sync=sync)
 
-    async def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool) -> None:
-        token = self._core.settle(message, outcome)
+    async def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool, up_to: bool = False) -> None:
+        token = self._core.settle(message, outcome, up_to=up_to)
         if sync:
             await self._core.wait_confirmed(token)
 
@@ -331,11 +342,20 @@ class Sender:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of messages that the broker has not completed."""
+        """Maximum number of messages that the broker has not completed. It may be set."""
         return self._core.capacity
 
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        self._core.set_capacity(capacity)
+
+    @property
+    def name(self) -> str:
+        """The name of its queue or exchange."""
+        return self._core.target.name
+
     async def send(self, message: Message | Any, *, sync: bool = True, timeout: float | None = None) -> None:
-        """Send a message."""
+        """Send a message. See `blocking.Sender.send`."""
         if not isinstance(message, Message):
             message = Message(message)
         if sync or self._core.try_send(message) is None:
@@ -360,6 +380,7 @@ class Sender:
 
     async def close(self) -> None:
         """Close the sender, after the broker has completed all messages sent."""
+        self.session._senders.pop(self._core, None)
         await self._core.close()
 
 
@@ -372,8 +393,17 @@ class Receiver:
 
     @property
     def capacity(self) -> int:
-        """Number of messages to prefetch."""
+        """Number of messages to prefetch. It may be set; messages that have come stay."""
         return self._core.capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        self._core.set_capacity(capacity)
+
+    @property
+    def name(self) -> str:
+        """The name of its queue or exchange."""
+        return self._core.target.name
 
     @property
     def address(self) -> str:
@@ -388,6 +418,10 @@ class Receiver:
     def available(self) -> int:
         """Number of prefetched messages."""
         return len(self._core.incoming)
+
+    def unsettled(self) -> int:
+        """Number of messages that were acknowledged, released or rejected, without the broker's confirmation yet."""
+        return self._core.session.unsettled_of(self._core)
 
     async def close(self) -> None:
         """Close the receiver; prefetched messages return to their queue."""

@@ -19,9 +19,9 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from qstore.broker.client.connection import ConnectionCore, ConnectionState, describe_failure
 from qstore.broker.client.errors import ConnectError, Empty, MessagingError
@@ -143,18 +143,10 @@ class ThreadedDriver:
         # An RLock must be released as often as it was acquired, which is once: by `run` or by the thread.
         self.lock.release()
         try:
-            left = max(0.001, deadline - time.monotonic())
-            found = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
-            session = None if tls is None else _encrypt(found, tls, endpoint.host, deadline)
-        except (OSError, TlsError) as error:
-            reason = describe_failure(error) if isinstance(error, OSError) else f"TLS: {error}"
-            raise ConnectError(f"{endpoint}: {reason}") from None
+            found = open_socket(endpoint, deadline, nodelay=nodelay, tls=tls)
         finally:
             self.lock.acquire()
-        found.setblocking(False)
-        with contextlib.suppress(OSError):
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(nodelay))
-        self._socket, self._tls = found, session
+        self._socket, self._tls = found
         self._wake()
 
     def disconnect(self) -> None:
@@ -281,6 +273,33 @@ class ThreadedDriver:
             self._core.on_lost(reason)
 
 
+def open_socket(
+    endpoint: Endpoint, deadline: float, *, nodelay: bool, tls: ssl.SSLContext | None
+) -> tuple[socket.socket, TlsSession | None]:
+    """Connect to a broker; the socket is then not blocking.
+
+    Args:
+        endpoint: the broker.
+        deadline: until when, on the monotonic clock.
+        nodelay: whether to send small segments without delay.
+        tls: encrypts it, which returns the session; None: it is not encrypted.
+
+    Raises:
+        ConnectError: the connection was refused, not established until then, or cannot be encrypted.
+    """
+    try:
+        left = max(0.001, deadline - time.monotonic())
+        found = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
+        session = None if tls is None else _encrypt(found, tls, endpoint.host, deadline)
+    except (OSError, TlsError) as error:
+        reason = describe_failure(error) if isinstance(error, OSError) else f"TLS: {error}"
+        raise ConnectError(f"{endpoint}: {reason}") from None
+    found.setblocking(False)
+    with contextlib.suppress(OSError):
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(nodelay))
+    return found, session
+
+
 def _encrypt(found: socket.socket, context: ssl.SSLContext, host: str, deadline: float) -> TlsSession:
     """Do the TLS handshake on a blocking socket, which is closed if it fails. Raises OSError or TlsError."""
     session = TlsSession(context, is_server=False, host=host)
@@ -312,6 +331,23 @@ def _drive(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 # ---- the interface ----
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Link = TypeVar("_Link", bound=_Named)
+
+
+def named(links: Iterable[_Link], name: str) -> _Link:
+    """The first one with a name. Raises KeyError."""
+    for link in links:
+        if link.name == name:
+            return link
+    raise KeyError(name)
+
 
 SENDER_CAPACITY: Final = 1000
 
@@ -409,6 +445,7 @@ class Session:
         self.connection = connection
         self._core = core
         self._driver = connection._driver
+        self._senders: dict[SenderCore, Sender] = {}
         self._receivers: dict[ReceiverCore, Receiver] = {}
 
     def sender(self, address: str, *, capacity: int = SENDER_CAPACITY) -> Sender:
@@ -423,18 +460,28 @@ class Session:
             NotFound, AssertionFailed: the queue or exchange does not exist, or is not as the address asserts.
             MessagingError: the session or its connection has failed.
         """
-        return Sender(self, self._driver.run(self._core.sender(address, capacity)))
+        core = self._driver.run(self._core.sender(address, capacity))
+        sender = self._senders[core] = Sender(self, core)
+        return sender
 
-    def receiver(self, address: str, *, capacity: int = 0) -> Receiver:
+    def receiver(self, address: str, *, capacity: int | None = None) -> Receiver:
         """Create a receiver. Raises as `sender` does.
 
         Args:
             address: the address to receive from.
-            capacity: number of messages to prefetch.
+            capacity: number of messages to prefetch; None for the connection option `receiver_capacity`, which is 0.
         """
         core = self._driver.run(self._core.receiver(address, capacity))
         receiver = self._receivers[core] = Receiver(self, core)
         return receiver
+
+    def get_sender(self, name: str) -> Sender:
+        """The sender with this name, that of its queue or exchange; the first one. Raises KeyError."""
+        return named(self._senders.values(), name)
+
+    def get_receiver(self, name: str) -> Receiver:
+        """The receiver with this name, as `get_sender`."""
+        return named(self._receivers.values(), name)
 
     def next_receiver(self, timeout: float | None = None) -> Receiver:
         """Wait for a receiver with a message.
@@ -453,18 +500,19 @@ class Session:
             raise Empty("no receiver has a message")
         return self._receivers[core]
 
-    def acknowledge(self, message: Message | None = None, *, sync: bool = True) -> None:
+    def acknowledge(self, message: Message | None = None, *, up_to: bool = False, sync: bool = True) -> None:
         """Accept a message, or all fetched messages.
 
         Args:
             message: the message; None for all.
+            up_to: whether to accept also those that the session has fetched before it, from any receiver.
             sync: whether to wait until the broker has completed it.
 
         Raises:
             AcknowledgeUnknown: the connection was lost before the broker confirmed it.
             MessagingError: the session or its connection has failed.
         """
-        self._settle(message, Outcome.ACCEPT, sync=sync)
+        self._settle(message, Outcome.ACCEPT, sync=sync, up_to=up_to)
 
     def release(self, message: Message | None = None, *, sync: bool = True) -> None:
         """Return a message, or all fetched messages, to the queue, marked as redelivered. See `acknowledge`."""
@@ -474,9 +522,9 @@ class Session:
         """Reject a message, or all fetched messages: the broker drops or reroutes them. See `acknowledge`."""
         self._settle(message, Outcome.REJECT, sync=sync)
 
-    def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool) -> None:
+    def _settle(self, message: Message | None, outcome: Outcome, *, sync: bool, up_to: bool = False) -> None:
         with self._driver.lock:
-            token = self._core.settle(message, outcome)
+            token = self._core.settle(message, outcome, up_to=up_to)
             if sync:
                 self._driver.run(self._core.wait_confirmed(token))
 
@@ -557,8 +605,13 @@ class Sender:
 
     @property
     def capacity(self) -> int:
-        """Maximum number of messages that the broker has not completed."""
+        """Maximum number of messages that the broker has not completed. It may be set."""
         return self._core.capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        with self._driver.lock:
+            self._core.set_capacity(capacity)
 
     def send(self, message: Message | Any, *, sync: bool = True, timeout: float | None = None) -> None:
         """Send a message.
@@ -567,7 +620,8 @@ class Sender:
             message: a `Message`, or the content of one.
             sync: whether to wait until the broker has completed it, which includes durable storage if the message and
                 its queue are durable.
-            timeout: maximum seconds to wait; None for no limit.
+            timeout: maximum seconds to wait; None for the connection option `send_timeout`, infinity for no limit. A
+                delay is logged, as a warning of the logger `qstore.client`, every five seconds.
 
         Raises:
             Timeout: the time has passed. The message may have been sent.
@@ -620,6 +674,7 @@ class Sender:
         Raises:
             MessagingError: operations are unfinished, because the sender, session or connection has failed.
         """
+        self.session._senders.pop(self._core, None)
         self._driver.run(self._core.close())
 
 
@@ -633,8 +688,18 @@ class Receiver:
 
     @property
     def capacity(self) -> int:
-        """Number of messages to prefetch."""
+        """Number of messages to prefetch. It may be set; messages that have come stay."""
         return self._core.capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        with self._driver.lock:
+            self._core.set_capacity(capacity)
+
+    @property
+    def name(self) -> str:
+        """The name of its queue or exchange."""
+        return self._core.target.name
 
     @property
     def address(self) -> str:
@@ -659,6 +724,11 @@ class Receiver:
     def available(self) -> int:
         """Number of prefetched messages."""
         return len(self._core.incoming)
+
+    def unsettled(self) -> int:
+        """Number of messages that were acknowledged, released or rejected, without the broker's confirmation yet."""
+        with self._driver.lock:
+            return self._core.session.unsettled_of(self._core)
 
     def close(self) -> None:
         """Close the receiver; prefetched messages return to their queue. Delete the node if the address says so.

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import ssl
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
+from qstore.broker.client.address import CLIENT_LOGGER
 from qstore.broker.client.amqp_0_10 import machine as amqp_0_10
 from qstore.broker.client.amqp_0_10.session import Session as Amqp010Session
 from qstore.broker.client.amqp_1_0 import machine as amqp_1_0
@@ -51,9 +52,8 @@ from qstore.broker.client.options import (
     AMQP_0_10,
     AMQP_1_0,
     ConnectionOptions,
+    Destination,
     Endpoint,
-    client_context,
-    connection_options,
     parse_url,
 )
 from qstore.broker.client.session import SessionCore
@@ -63,6 +63,7 @@ from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.broker.security.tls import tls_reason
 
+_logger: Final = logging.getLogger(CLIENT_LOGGER)
 _ANNOUNCEMENTS: Final = f"{FAILOVER}; {{link: {{reliability: unreliable}}}}"
 _MAX_UPDATES: Final = 10  # messages prefetched
 _MAX_ANNOUNCED: Final = 64  # addresses
@@ -110,14 +111,18 @@ class WireConnection(Protocol):
     """The client's end of one connection, in some protocol.
 
     Attributes:
-        phase: its phase.
-        heartbeat: seconds between heartbeats; 0 for none.
         failure: why it has ended; None before, and after a close that the client requested.
     """
 
-    phase: Phase
-    heartbeat: int
     failure: MessagingError | None
+
+    @property
+    def phase(self) -> Phase:
+        """Its phase."""
+
+    @property
+    def heartbeat(self) -> int:
+        """Seconds between heartbeats; 0 for none."""
 
     def receive(self, data: bytes) -> None:
         """Process received bytes."""
@@ -183,16 +188,11 @@ class ConnectionCore:
     driver: Driver
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self.options = connection_options(options)
-        parsed = parse_url(url, is_encrypted=self.options.transport == "ssl")
-        if parsed.virtual_host and not self.options.virtual_host:
-            self.options = replace(self.options, virtual_host=parsed.virtual_host)
-        self._tls: ssl.SSLContext | None = None
-        self._configured = parsed.endpoints + self.options.reconnect_urls
+        self._destination = Destination(url, options)
+        self.options = self._destination.options
+        self._configured = self._destination.endpoints + self.options.reconnect_urls
         self._announced: tuple[Endpoint, ...] = ()
         self._updates: ReceiverCore | None = None
-        self._username = parsed.username if self.options.username is None else self.options.username
-        self._password = parsed.password if self.options.password is None else self.options.password
         self.state = ConnectionState.CLOSED
         self.failure: MessagingError | None = None
         self.wire: WireConnection | None = None
@@ -250,6 +250,7 @@ class ConnectionCore:
             return  # connecting or closing handles it
         if self.options.reconnect:
             self.state = ConnectionState.CONNECTING
+            _logger.info("Reconnecting: %s", reason)
             self.driver.spawn(self._recover)
         else:
             self._fail(reason)
@@ -338,12 +339,15 @@ class ConnectionCore:
         driver.disconnect()
         self.endpoint = endpoint
         connect = _PROTOCOLS[self.options.protocol].connect
-        wire = self.wire = connect(self.options, self._credentials(endpoint), driver.write_soon)
-        await driver.connect(endpoint, deadline, nodelay=self.options.tcp_nodelay, tls=self._context(endpoint))
+        wire = self.wire = connect(self.options, self._destination.credentials(endpoint), driver.write_soon)
+        await driver.connect(
+            endpoint, deadline, nodelay=self.options.tcp_nodelay, tls=self._destination.context(endpoint)
+        )
         driver.write_soon()
         is_decided = await driver.wait(lambda: wire.phase in (Phase.OPEN, Phase.CLOSED), deadline)
         if wire.phase is Phase.OPEN:
             driver.beat_every(wire.heartbeat * _BEAT)
+            _logger.info("Connected to %s", endpoint)
             return
         driver.disconnect()
         if not is_decided:
@@ -351,19 +355,6 @@ class ConnectionCore:
         failure = wire.failure or ConnectError("closed")
         kind = type(failure) if isinstance(failure, ConnectError) else ConnectError
         raise kind(f"{endpoint}: {failure}")
-
-    def _credentials(self, endpoint: Endpoint) -> Credentials:
-        has_certificate = endpoint.is_encrypted and self.options.ssl_certificate is not None
-        return Credentials(
-            self._username, self._password, has_certificate=has_certificate, host=endpoint.host,
-            service=self.options.sasl_service,
-        )  # fmt: skip
-
-    def _context(self, endpoint: Endpoint) -> ssl.SSLContext | None:
-        """For encrypted connections. The files are read at the first one. Raises ConnectError."""
-        if endpoint.is_encrypted and self._tls is None:
-            self._tls = client_context(self.options)
-        return self._tls if endpoint.is_encrypted else None
 
     async def _recover(self) -> None:
         """Reconnect, and restore the sessions."""

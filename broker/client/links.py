@@ -2,7 +2,9 @@
 
 **Senders.** A sender has at most `capacity` messages that the broker has not completed; beyond that `try_send` refuses
 and `send` waits. A completed message is stored durably if it and its queue are durable. With the reliabilities
-unreliable and at-most-once, messages are neither confirmed nor sent again.
+unreliable and at-most-once, messages are neither confirmed nor sent again. A broker that takes no more messages, or
+does not complete them (flow control), delays `send`: that is logged every `WARN_SECONDS`, and ends at the connection
+option `send_timeout`. The time without a connection does not count: reconnecting has limits of its own.
 
 **Receivers.** The capacity is the number of messages to prefetch; fetching one gives the broker credit for another.
 With a capacity of 0 each fetch gives credit for one message. At the end of its timeout a fetch asks the broker for what
@@ -14,12 +16,14 @@ A protocol (`amqp_0_10.links`, `amqp_1_0.links`) adds how nodes are found and ma
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.client.address import Address, Target, format_address
+from qstore.broker.client.address import CLIENT_LOGGER, Address, Target, format_address
 from qstore.broker.client.errors import (
     Empty,
     InterruptedByLoss,
@@ -37,6 +41,11 @@ if TYPE_CHECKING:
 
 
 # ---- senders ----
+
+WARN_SECONDS: Final = 5.0
+DELAY: Final = "delay_seconds"
+"""The attribute of log records that say how long a message is delayed."""
+_logger: Final = logging.getLogger(CLIENT_LOGGER)
 
 
 class Transfer:
@@ -129,6 +138,13 @@ class SenderCore(ABC):
             except LinkError as error:
                 self.failure = error
 
+    def set_capacity(self, capacity: int) -> None:
+        """Change how many messages may be unsettled."""
+        self.capacity = max(1, capacity)
+        if self.unsettled and self.session.is_ready and self.failure is None:
+            self.ask_completion()
+        self.session.driver.changed()
+
     # ---- sending ----
 
     def check(self) -> None:
@@ -178,22 +194,26 @@ class SenderCore(ABC):
     async def send(self, message: Message, *, sync: bool, timeout: float | None) -> None:
         """Send a message; with `sync` wait until the broker has completed it.
 
+        Args:
+            message: the message.
+            sync: as above.
+            timeout: maximum seconds to wait; None for the connection's `send_timeout`, infinity for no limit.
+
         Raises:
             Timeout: the time has passed. The message may have been sent.
             MessagingError: the sender, its session or its connection has failed, or the broker has refused the message.
         """
-        session, driver = self.session, self.session.driver
-        deadline = None if timeout is None else driver.now() + timeout
+        delay = _Delay(self, timeout)
         while True:
             self.check()
             transfer = self.try_send(message, sync=sync)
             if transfer is not None:
                 break
-            if not await session.wait(lambda: self._has_room() or self.failure is not None, deadline):
-                raise Timeout(f"no message could be sent to {self.target.name!r} within {timeout:g} seconds")
+            if not await delay.wait(lambda: self._has_room() or self.failure is not None):
+                raise Timeout(f"no message could be sent to {self.target.name!r} within {delay.limit:g} seconds")
         if sync and not transfer.is_settled:
-            if not await session.wait(lambda: transfer.is_settled or self.failure is not None, deadline):
-                raise Timeout(f"the message to {self.target.name!r} was not completed within {timeout:g} seconds")
+            if not await delay.wait(lambda: transfer.is_settled or self.failure is not None):
+                raise Timeout(f"the message to {self.target.name!r} was not completed within {delay.limit:g} seconds")
             if not transfer.is_settled:
                 self.check()
         if transfer.error is not None:
@@ -266,6 +286,44 @@ class SenderCore(ABC):
             await self.finish_node()
 
 
+class _Delay:
+    """The time that a message waits for the broker.
+
+    Args:
+        sender: its sender.
+        timeout: as of `SenderCore.send`.
+
+    Attributes:
+        limit: seconds that it may take; infinity for no limit.
+    """
+
+    def __init__(self, sender: SenderCore, timeout: float | None) -> None:
+        self._sender, self._driver = sender, sender.session.driver
+        self._counts_all = timeout is not None  # also the time without a connection
+        option = sender.session.connection.options.send_timeout
+        self.limit = (math.inf if option is None else option) if timeout is None else timeout
+        self._waited, self._told = 0.0, 0.0
+
+    async def wait(self, is_over: Callable[[], bool]) -> bool:
+        """Wait for a condition. Returns whether it is met in time. Raises as `SessionCore.wait`."""
+        session, driver = self._sender.session, self._driver
+        while True:
+            began = driver.now()
+            left = min(self.limit - self._waited, self._told + WARN_SECONDS - self._waited)
+            if await session.wait(is_over, began + max(0.0, left)):
+                self._waited += driver.now() - began
+                return True
+            if self._counts_all or session.is_ready:
+                self._waited += driver.now() - began
+            if self._waited >= self.limit:
+                return False
+            if self._waited >= self._told + WARN_SECONDS:
+                self._told += WARN_SECONDS
+                name = self._sender.target.name
+                text = "A message to %r is delayed by %g seconds: the broker controls the flow"
+                _logger.warning(text, name, self._told, extra={DELAY: self._told})
+
+
 # ---- receivers ----
 
 _CREDITS, _MORE_CREDIT = 4, 64  # times the capacity, and messages, that may arrive while credit is reset
@@ -278,10 +336,6 @@ class Delivery:
 
     def __init__(self, receiver: ReceiverCore, wire: object, number: int) -> None:
         self.receiver, self.wire, self.number = receiver, wire, number
-
-
-REPORTS_PER_CAPACITY: Final = 4
-"""How often the broker is told of fetched messages, for each capacity of them."""
 
 
 class ReceiverCore(ABC):
@@ -325,6 +379,10 @@ class ReceiverCore(ABC):
         """Find or create the node, and subscribe to it. Raises LinkError, SessionError and InterruptedByLoss."""
 
     @abstractmethod
+    def regrant(self) -> None:
+        """The capacity has changed: give the broker credit for it, or take it back."""
+
+    @abstractmethod
     def ask(self) -> None:
         """With a capacity of 0: give credit for one message, unless that was done or a message has arrived."""
 
@@ -343,6 +401,14 @@ class ReceiverCore(ABC):
     @abstractmethod
     async def detach(self) -> None:
         """Unsubscribe, and return prefetched messages. Raises as `attach` does."""
+
+    def set_capacity(self, capacity: int) -> None:
+        """Change how many messages are prefetched. Those that have come stay."""
+        self.capacity = max(0, capacity)
+        self.most_incoming = max(self.most_incoming, _CREDITS * self.capacity + _MORE_CREDIT)
+        if self.session.is_ready and self.is_attached and self.failure is None:
+            self.regrant()
+        self.session.driver.changed()
 
     # ---- attaching ----
 

@@ -14,10 +14,12 @@ An operation that a lost connection has interrupted is repeated on the next one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from qstore.broker.client.address import RECEIVER, SENDER, plain_address
 from qstore.broker.client.errors import (
     AcknowledgeUnknown,
     InterruptedByLoss,
@@ -100,6 +102,7 @@ class SessionCore(ABC):
         self._accepted: list[int] = []  # in the current transaction
         self._is_aborted = False
         self._is_settling_lost = False  # a connection was lost before the broker confirmed accepts or rejects
+        self._unconfirmed: deque[tuple[Any, Mapping[int, ReceiverCore]]] = deque()  # as `send_outcome` has them
         self._attachments = 0
         self._destinations = 0
 
@@ -183,6 +186,7 @@ class SessionCore(ABC):
         self.is_ready = False
         self._is_settling_lost |= self.is_settling
         self.forget_settling()
+        self._unconfirmed.clear()
         for receiver in self.receivers.values():
             receiver.incoming.clear()
         if self.is_transactional:
@@ -316,15 +320,17 @@ class SessionCore(ABC):
 
     async def sender(self, address: str, capacity: int) -> SenderCore:
         """Create a sender. Raises AddressError, and as `SenderCore.attach` and `wait` do."""
-        sender = self.make_sender(address, capacity)
+        sender = self.make_sender(plain_address(address, SENDER), capacity)
         await self.retry(sender.attach)
         self.senders.append(sender)
         return sender
 
-    async def receiver(self, address: str, capacity: int) -> ReceiverCore:
-        """Create a receiver, as `sender`."""
+    async def receiver(self, address: str, capacity: int | None) -> ReceiverCore:
+        """Create a receiver, as `sender`; a capacity of None is that of the connection's options."""
         self._destinations += 1
-        receiver = self.make_receiver(address, capacity, str(self._destinations))
+        if capacity is None:
+            capacity = self.connection.options.receiver_capacity
+        receiver = self.make_receiver(plain_address(address, RECEIVER), capacity, str(self._destinations))
         self.receivers[receiver.destination] = receiver
         try:
             await self.retry(receiver.attach)
@@ -361,7 +367,7 @@ class SessionCore(ABC):
 
     # ---- acknowledging ----
 
-    def _take_unaccepted(self, message: Message | None) -> dict[int, ReceiverCore]:
+    def _take_unaccepted(self, message: Message | None, *, up_to: bool) -> dict[int, ReceiverCore]:
         """Take the messages to settle: number -> receiver; messages of a lost connection have none."""
         if message is None:
             found, self.unaccepted = self.unaccepted, {}
@@ -369,22 +375,43 @@ class SessionCore(ABC):
         delivery = message.delivery
         if not isinstance(delivery, Delivery) or delivery.wire is not self.wire:
             return {}
-        receiver = self.unaccepted.pop(delivery.number, None)
+        unaccepted = self.unaccepted
+        if up_to and delivery.number in unaccepted:
+            found = {}
+            for number in list(unaccepted):  # in the order in which they were fetched
+                found[number] = unaccepted.pop(number)
+                if number == delivery.number:
+                    break
+            return dict(sorted(found.items()))
+        receiver = unaccepted.pop(delivery.number, None)
         return {} if receiver is None else {delivery.number: receiver}
 
-    def settle(self, message: Message | None, outcome: Outcome) -> Any:
-        """Settle one message, or all unacknowledged messages.
+    def settle(self, message: Message | None, outcome: Outcome, *, up_to: bool = False) -> Any:
+        """Settle one message, or all unacknowledged messages; `up_to`: also those that were fetched before it.
 
         Returns:
             for `wait_confirmed`; None if there was nothing to settle.
         """
         self.check()
-        found = self._take_unaccepted(message)
+        found = self._take_unaccepted(message, up_to=up_to)
         if not found or not self.is_ready:
             return None
         if self.is_transactional and outcome is Outcome.ACCEPT:
             self._accepted.extend(found)
-        return self.send_outcome(found, outcome)
+        token = self.send_outcome(found, outcome)
+        self._forget_confirmed()
+        self._unconfirmed.append((token, found))
+        return token
+
+    def _forget_confirmed(self) -> None:
+        unconfirmed = self._unconfirmed
+        while unconfirmed and self.is_confirmed(unconfirmed[0][0]):
+            unconfirmed.popleft()
+
+    def unsettled_of(self, receiver: ReceiverCore) -> int:
+        """How many messages of a receiver are settled here, but not confirmed by the broker."""
+        self._forget_confirmed()
+        return sum(sum(each is receiver for each in found.values()) for _, found in self._unconfirmed)
 
     def _check_settled(self) -> None:
         """Raise AcknowledgeUnknown, once, if a connection was lost with unconfirmed acknowledgements."""

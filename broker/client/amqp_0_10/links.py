@@ -15,6 +15,7 @@ A receiver at an exchange gets its own exclusive, auto-delete queue, bound by th
     type        with subject                         without
     topic       key: the subject, a pattern          key: #
     headers     qpid.subject must be the subject     all messages
+    xml         key: the subject, a query likewise   key: empty, query: true()
     others      key: the subject                     key: "" (ignored by a fanout exchange)
 
 or by the link's x-bindings instead, if there are any.
@@ -43,13 +44,7 @@ from qstore.broker.client.address import (
     parse_address,
 )
 from qstore.broker.client.errors import AddressError, AssertionFailed, LinkClosedError, NotFound
-from qstore.broker.client.links import (
-    REPORTS_PER_CAPACITY,
-    ReceiverCore,
-    SenderCore,
-    Transfer,
-    ranges_of,
-)
+from qstore.broker.client.links import ReceiverCore, SenderCore, Transfer, ranges_of
 from qstore.broker.client.message import SUBJECT, Message, encode_message, mark_redelivered
 from qstore.broker.protocols.amqp_0_10.session import Ranges, wrap_ranges
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
@@ -70,6 +65,8 @@ QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 _DEFAULT_EXCHANGE_TYPE: Final = "topic"
 _FILTER: Final = "qpid.filter"
+_REPORTS_PER_CAPACITY: Final = 4
+"""Fetched messages are reported to the broker this many times for each capacity of them."""
 
 
 class Node(NamedTuple):
@@ -253,6 +250,12 @@ def _subscription_binding(node: Node, subject: str | None) -> Binding:
     if node.exchange_type == "headers":
         match = {"x-match": "all"} | ({} if subject is None else {SUBJECT: subject})
         return Binding(key=subject or "all", arguments=match)
+    if node.exchange_type == "xml":
+        query = "true()"
+        if subject is not None:
+            text = subject.replace("'", "''")
+            query = f"declare variable ${SUBJECT} external; ${SUBJECT} = '{text}'"
+        return Binding(key=subject or "", arguments={"xquery": query})
     if node.exchange_type == "topic":
         return Binding(key="#" if subject is None else subject)
     return Binding(key=subject or "")
@@ -312,8 +315,8 @@ class Sender(SenderCore):
 
     @property
     def has_credit(self) -> bool:
-        """As `SenderCore.has_credit`: the protocol has none."""
-        return True
+        """As `SenderCore.has_credit`: what message.flow of the empty destination allows the session."""
+        return self.session.wire.publish_credit != 0
 
     def make_transfer(self, message: Message) -> Transfer:
         """As `SenderCore.make_transfer`."""
@@ -325,6 +328,11 @@ class Sender(SenderCore):
         """As `SenderCore.mark_redelivered`."""
         transfer.header = mark_redelivered(transfer.header)
 
+    def set_capacity(self, capacity: int) -> None:
+        """As `SenderCore.set_capacity`; the next message asks for completion."""
+        super().set_capacity(capacity)
+        self._until_sync = 0
+
     def transmit(self, transfer: Transfer, *, sync: bool) -> int:
         """As `SenderCore.transmit`."""
         self._until_sync -= 1
@@ -332,7 +340,10 @@ class Sender(SenderCore):
             self._until_sync = self.capacity // _SYNCS_PER_CAPACITY
             sync = True
         payload = self._sync_payload if sync else self._payload
-        return self.session.wire.send_payload(payload, transfer.header, transfer.body)
+        wire = self.session.wire
+        if wire.publish_credit > 0:
+            wire.publish_credit -= 1
+        return wire.send_payload(payload, transfer.header, transfer.body)
 
     def ask_completion(self) -> None:
         """As `SenderCore.ask_completion`."""
@@ -399,13 +410,23 @@ class Receiver(ReceiverCore):
             "arguments": with_selector(subscribe.arguments, _SELECTOR, selector) or None,
         }
         calls.append(("message.subscribe", values))
-        mode = FlowMode.WINDOW if self.capacity else FlowMode.CREDIT
-        calls.append(("message.set-flow-mode", {"destination": self.destination, "flow_mode": mode}))
+        calls.append(("message.set-flow-mode", self._flow_mode()))
         self._credit = self._unreported = 0
         await session.invoke_all(calls)
         self.grant()
 
     # ---- credit ----
+
+    def _flow_mode(self) -> dict[str, Any]:
+        mode = FlowMode.WINDOW if self.capacity else FlowMode.CREDIT
+        return {"destination": self.destination, "flow_mode": mode}
+
+    def regrant(self) -> None:
+        """As `ReceiverCore.regrant`."""
+        send = self.session.wire.send
+        send("message.stop", destination=self.destination)
+        send("message.set-flow-mode", **self._flow_mode())
+        self.grant()
 
     def _flow(self, messages: int) -> None:
         send, destination = self.session.wire.send, self.destination
@@ -441,7 +462,7 @@ class Receiver(ReceiverCore):
         wire.ledger.complete([[number, number]])
         self._credit = 0
         self._unreported += 1
-        if self._unreported * REPORTS_PER_CAPACITY >= self.capacity or not self.incoming:
+        if self._unreported * _REPORTS_PER_CAPACITY >= self.capacity or not self.incoming:
             self._unreported = 0
             wire.send_completed()
         if self._is_credit_unknown and not self.incoming:

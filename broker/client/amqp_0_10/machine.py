@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from qstore.broker.client.errors import (
     AuthenticationError,
@@ -26,31 +26,53 @@ from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection
 from qstore.broker.protocols.amqp_0_10.session import State, detach_reason, unwrap
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
-from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode, FlowMode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result
-
-if TYPE_CHECKING:
-    from qstore.broker.client.amqp_0_10.session import Session
-
+from qstore.formats.kernels.bodies import Bodies
 
 _TRANSFER: Final = b"\x04\x01"
+_UNLIMITED: Final = 0xFFFFFFFF
+
+_OBEYS_FLOW: Final = "qpid.session_flow"
+"""The client property of those that publish no more than message.flow of the empty destination allows."""
+
+
+class SessionEvents(Protocol):
+    """What a session is for."""
+
+    def on_settled(self, first: int, last: int) -> None:
+        """The broker has completed these commands."""
+
+    def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
+        """A message was received; its number is held until it is completed."""
+
+
+class RunOwner(Protocol):
+    """Hears of messages that differ only in their bodies."""
+
+    def on_transfers(self, first: int, header: bytes, bodies: Bodies) -> None:
+        """Messages were received, with consecutive numbers from `first` on, which are held until they are completed."""
 
 
 class WireSession(ClientSession):
     """The client's end of a session, on one connection.
 
     Attributes:
+        run_owner: hears of messages that differ only in their bodies; None: the owner hears of each.
         done: the client's commands that the broker has completed.
         results: command number -> the command's result, until it is taken.
         failure: why the session has ended; None before.
+        publish_credit: messages that the broker lets the session publish; -1 for no limit.
     """
 
-    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: Session) -> None:
+    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionEvents) -> None:
         super().__init__(name, channel, connection)
         self._owner = owner
+        self.run_owner: RunOwner | None = None
         self.done = Done()
         self.results: dict[int, Mapping[str, Any]] = {}
         self.failure: MessagingError | None = None
+        self.publish_credit = -1
 
     @property
     def is_usable(self) -> bool:
@@ -83,7 +105,31 @@ class WireSession(ClientSession):
             self.results[unwrap(values["command_id"] or 0, self.sent)] = result
         elif command.name == "execution.exception" and self.failure is None:
             self.failure = _session_error(values)
+        elif not values.get("destination"):
+            self._on_publisher_flow(command.name, values)
         # Other commands are irrelevant for a client that publishes and subscribes.
+
+    def _on_publisher_flow(self, command: str, values: Mapping[str, Any]) -> None:
+        """The broker limits what the session publishes (`qpid.session_flow`)."""
+        if command == "message.set-flow-mode":
+            self.publish_credit = 0 if values["flow_mode"] == FlowMode.CREDIT else -1
+        elif command == "message.stop":
+            self.publish_credit = 0
+        elif command == "message.flow" and values["unit"] == CreditUnit.MESSAGE and self.publish_credit >= 0:
+            count = values["value"] or 0
+            self.publish_credit = -1 if count == _UNLIMITED else self.publish_credit + count
+
+    def on_run(self, payload: bytes, header: bytes, bodies: Bodies) -> int:  # noqa: ARG002
+        """As `ClientSession.on_run`; without a `run_owner` none are taken, and `on_transfer` follows for each."""
+        if self.run_owner is None:
+            return 0
+        count = bodies.count
+        first = self.begin_commands(count)
+        if first < 0:
+            return 0
+        self.ledger.hold_run(first, first + count - 1)
+        self.run_owner.on_transfers(first, header, bodies)
+        return count
 
     def on_detached(self, code: int) -> None:
         """The broker has detached the session, possibly at the client's request."""
@@ -128,7 +174,7 @@ class WireConnection(ClientConnection):
         self._output_came = has_output
         super().__init__(
             mechanism_chooser(options, credentials),
-            client_properties=options.client_properties,
+            client_properties={_OBEYS_FLOW: 1, **(options.client_properties or {})},
             virtual_host=options.virtual_host,
             heartbeat=options.heartbeat,
             max_message_bytes=options.max_message_bytes,
@@ -192,7 +238,7 @@ class WireConnection(ClientConnection):
                 session.on_lost(reason)
         self.sessions.clear()
 
-    def begin_session(self, name: bytes, owner: Session) -> WireSession:
+    def begin_session(self, name: bytes, owner: SessionEvents) -> WireSession:
         """Attach a session, which may be used when `is_usable` is true.
 
         Raises:
