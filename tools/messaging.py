@@ -10,6 +10,7 @@ formatted      messages as text; Ctrl-C, and connections that are lost
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import re
 import signal
@@ -24,7 +25,8 @@ from typing import Any, Final, NamedTuple, TextIO, TypeVar
 import click
 
 from qstore.broker.client import Connection, Message, MessagingError, Sender
-from qstore.broker.client.address import Value, word_value
+from qstore.broker.client.address import CLIENT_LOGGER, Value, word_value
+from qstore.broker.client.links import DELAY
 from qstore.broker.management.console import Console
 from qstore.formats.values import UINT32, TypedValue
 from qstore.formats.wording import plural
@@ -93,7 +95,7 @@ class Timeout(click.ParamType[float]):
         return seconds
 
 
-def yes_no(name: str, *, default: bool, text: str) -> Callable[[_Function], _Function]:
+def yes_no(name: str, *, default: bool = False, text: str) -> Callable[[_Function], _Function]:
     """An option with the value yes or no; without a value it means yes."""
     shown = "yes" if default else "no"
     return click.option(
@@ -135,7 +137,8 @@ def connect(url: str, options: dict[str, Value], *, failover_updates: bool) -> C
     Raises:
         MessagingError: it cannot be opened.
     """
-    return Connection.establish(url, **(({"failover_updates": True} if failover_updates else {}) | options))
+    own = {"send_timeout": None, **({"failover_updates": True} if failover_updates else {})}
+    return Connection.establish(url, **(own | options))
 
 
 def run_messaging(program: str, work: Callable[[], int], summary: Callable[[], str]) -> int:
@@ -266,6 +269,10 @@ class Headers:
         return properties
 
 
+def _is_no_delay(record: logging.LogRecord) -> bool:
+    return not hasattr(record, DELAY)
+
+
 class StallWatch:
     """Says on standard error what a command waits for, if the broker confirms none of its messages for some seconds.
 
@@ -286,6 +293,7 @@ class StallWatch:
         after: float = STALL_SECONDS,
     ) -> None:
         self._program, self._connection, self._show, self._after = program, connection, show, after
+        self._log = logging.getLogger(CLIENT_LOGGER)
         self._senders: list[Sender] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stalls", daemon=True)
@@ -296,6 +304,7 @@ class StallWatch:
         return sender
 
     def __enter__(self) -> StallWatch:
+        self._log.addFilter(_is_no_delay)  # what this watch says has the cause, too
         self._thread.start()
         return self
 
@@ -303,6 +312,7 @@ class StallWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_over.set()
+        self._log.removeFilter(_is_no_delay)
 
     def _watch(self) -> None:
         settled, since, told_at = 0, time.monotonic(), 0.0
@@ -605,7 +615,8 @@ def reconnect_options(function: _Function) -> _Function:
                      help="Seconds between two attempts."),
         click.option("-l", "--reconnect-limit", type=click.IntRange(0), metavar="N",
                      help="Give up after N attempts."),
-        click.option("-v", "--verbose", is_flag=True, help="Accepted for compatibility, and ignored."),
+        click.option("-v", "--verbose", is_flag=True,
+                     help="Say on standard error when the program is connected, and why it reconnects."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -614,5 +625,34 @@ def reconnect_options(function: _Function) -> _Function:
 
 def reconnecting(broker: BrokerOptions, values: dict[str, Any]) -> dict[str, Any]:
     """The connection options of a command, with these."""
+    if values["verbose"]:
+        _show_log(click.get_current_context())
     chosen = {name: values[name] for name in ("reconnect_interval", "reconnect_limit") if values[name] is not None}
-    return {**({"reconnect": True} if values["reconnect"] else {}), **chosen, **broker.connection}
+    reconnect = {"reconnect": True} if values["reconnect"] else {}
+    return {"send_timeout": None, **reconnect, **chosen, **broker.connection}
+
+
+def _show_log(context: click.Context) -> None:
+    """Print the log of the client on standard error until the command ends."""
+    log, printer = logging.getLogger(CLIENT_LOGGER), _Printer(str(context.info_name))
+    before = log.level
+    log.addHandler(printer)
+    log.setLevel(logging.INFO)
+
+    def end() -> None:
+        log.removeHandler(printer)
+        log.setLevel(before)
+
+    context.call_on_close(end)
+
+
+class _Printer(logging.Handler):
+    """Prints lines of a log as those of a program."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line."""
+        say(self._program, record.getMessage())

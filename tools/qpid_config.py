@@ -44,7 +44,9 @@ class NewOption(NamedTuple):
         of: the kinds of objects that have it.
         type: of its value; None for a flag, which sets 1; a list of words for one of them.
         help: for people.
-        words: value of the option -> value of the property, where they differ; None for one that sets nothing.
+        words: value of the option -> value of the property, where they differ; None for one that sets nothing. Of
+            several for one value, the first is shown.
+        older: a name that it had in older versions.
     """
 
     name: str
@@ -53,6 +55,7 @@ class NewOption(NamedTuple):
     type: type[int] | type[str] | None
     help: str
     words: Mapping[str, str | None] | None = None
+    older: str = ""
 
     @property
     def parameter(self) -> str:
@@ -65,7 +68,7 @@ _BOTH: Final = (QUEUE, EXCHANGE)
 
 _LIMIT_POLICIES: Final = {
     "none": None, "reject": "reject", "flow-to-disk": "flow_to_disk", "ring": "ring", "ring-strict": "ring_strict",
-    "self-destruct": "self-destruct",
+    "self-destruct": "self-destruct", "flow_to_disk": "flow_to_disk", "ring_strict": "ring_strict",
 }  # fmt: skip
 
 #: The options, in the order in which attributes are shown.
@@ -82,7 +85,8 @@ OPTIONS: Final = (
     NewOption("max-queue-count", "qpid.max_count", (QUEUE,), int, "Limit of the queue, in messages."),
     NewOption("limit-policy", "qpid.policy_type", (QUEUE,), str,
               "What happens at the limit: none (the broker's default), reject, flow-to-disk, ring (discard the oldest"
-              " message), ring-strict (the same, and reject if that is acquired) or self-destruct.", _LIMIT_POLICIES),
+              " message), ring-strict (the same, and reject if that is acquired) or self-destruct.", _LIMIT_POLICIES,
+              older="policy-type"),
     NewOption("lvq-key", "qpid.last_value_queue_key", (QUEUE,), str,
               "Last value queue: keep the last message of each value of this header."),
     NewOption("generate-queue-events", "qpid.queue_event_generation", (QUEUE,), int,
@@ -116,6 +120,7 @@ def new_options(function: _Function) -> _Function:
         click.option("--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_read_arguments,
                      help="Set any other argument or property."),
         click.option("--order", type=click.Choice(("fifo", *_ORDERS)), help="Order of the queue."),
+        click.option("--last-value-queue", "order", flag_value="lvq", help="The older name of --order lvq."),
         click.option("--start-replica", metavar="URL", help="HA: replicate a queue; not supported."),
     )  # fmt: skip
     for decorate in reversed(more):
@@ -127,10 +132,11 @@ def new_options(function: _Function) -> _Function:
 
 def _click_option(option: NewOption) -> Callable[[_Function], _Function]:
     flag = f"--{option.name}"
+    flags = [flag, f"--{option.older}"] if option.older else [flag]
     if option.type is None:
         return click.option(flag, is_flag=True, default=None, help=option.help)
     if option.words is not None:
-        return click.option(flag, type=click.Choice(tuple(option.words)), metavar="WORD", help=option.help)
+        return click.option(*flags, type=click.Choice(tuple(option.words)), metavar="WORD", help=option.help)
     if option.type is int:
         return click.option(flag, type=click.IntRange(0), metavar="N", help=option.help)
     return click.option(flag, metavar="TEXT", help=option.help)
@@ -319,7 +325,10 @@ def shut_down(console: Console) -> None:
 
 # ---- showing what a broker has ----
 
-_TYPES: Final = ("topic", "headers", "fanout", "direct", "xml")
+_TYPES: Final = (
+    "topic", "headers", "fanout", "direct", "xml", "x-consistent-hash", "x-delayed-message", "x-modulus-hash",
+    "x-random", "x-local-random", "x-recent-history",
+)  # fmt: skip
 
 
 _SUMMARY_WIDTH: Final = 15
@@ -493,6 +502,7 @@ qpid-config add exchange topic news --sequence --ive
 qpid-config bind amq.match orders key any color=red, size=3
 qpid-config del queue orders --force -b user/password@host:5672
 qpid-config queues -r --json
+qpid-config -b exchanges -a host:5672
 qpid-config add vhost blue; qpid-config add queue orders --durable --virtual-host blue
 qpid-config list binding --show-property bindingKey --show-property msgMatched
 
@@ -624,7 +634,25 @@ def _words(request: _Request, least: int, most: int, syntax: str, *, fill: bool 
     return words + [""] * (most - len(words)) if fill else words
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
+class _Command(click.Command):
+    """The command line of older versions, too, in which `-b` had no value, and asked for the bindings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As `click.Command.parse_args`."""
+        following = [*args[1:], "-"]
+        return super().parse_args(
+            ctx,
+            [
+                "--bindings" if word == "-b" and (after.startswith("-") or after in _SHOWING) else word
+                for word, after in zip(args, following, strict=False)
+            ],
+        )
+
+
+_SHOWING: Final = ("queues", "exchanges")
+
+
+@click.command(PROGRAM, cls=_Command, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("words", nargs=-1, metavar="[COMMAND]")
 @broker_options
 @click.option(
@@ -632,7 +660,8 @@ def _words(request: _Request, least: int, most: int, syntax: str, *, fill: bool 
     metavar="NAME",
     help="The virtual host of what is created, deleted or bound (default: /), or of what is shown (default: all).",
 )
-@click.option("-r", "--recursive", "--bindings", "recursive", is_flag=True, help="Also show the bindings.")
+@click.option("-r", "--recursive", "--bindings", "recursive", is_flag=True,
+              help="Also show the bindings; as in older versions, -b without a URL does it, too.")  # fmt: skip
 @click.option("--ignore-default", is_flag=True, help="Do not show the default exchange.")
 @new_options
 @click.option("--force", is_flag=True, help="Delete a queue although it is used, or not empty.")

@@ -20,8 +20,9 @@ from qstore.broker.client import ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
 from qstore.tools.console.amounts import plain, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of
-from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, say
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, os_error_text, say
 from qstore.tools.console.rows import print_json
+from qstore.tools.console.syslog import SYSLOG, system_log
 
 
 class Happened(NamedTuple):
@@ -48,11 +49,14 @@ class Happened(NamedTuple):
 
     def line(self, *, has_broker: bool) -> str:
         """As a line; with the broker, if there are several."""
+        return f"{time.ctime(self.timestamp / 1e9)} {self.text(has_broker=has_broker)}"
+
+    def text(self, *, has_broker: bool) -> str:
+        """The line without its time."""
         severity = _WORDS[self.severity] if 0 <= self.severity < len(_WORDS) else str(self.severity)
         values = {**self.values, "broker": self.broker} if has_broker else self.values
         words = [f"{shown(name)}={_quoted(shown(value))}" for name, value in values.items()]
-        moment = time.ctime(self.timestamp / 1e9)
-        return " ".join([f"{moment} {severity:<5} {shown(self.package)}:{shown(self.name)}", *words])
+        return " ".join([f"{severity:<5} {shown(self.package)}:{shown(self.name)}", *words])
 
     def as_json(self) -> dict[str, Any]:
         """As JSON."""
@@ -68,6 +72,7 @@ qpid-printevents                                of the broker on this host, unti
 qpid-printevents host-1:5672 user/password@host-2:5672
 qpid-printevents --json | jq 'select(.name == "queueThresholdExceeded")'
 qpid-printevents --agent-heartbeats --count 100
+qpid-printevents --syslog local0
 
 \b
 {EXIT_CODES}
@@ -82,6 +87,7 @@ qpid-printevents --agent-heartbeats --count 100
 @click.option("-n", "--count", "most", type=click.IntRange(0), default=0, metavar="N",
               help="Stop after N events; 0 for no limit.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.")
+@SYSLOG
 @JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
@@ -96,7 +102,9 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     def show(happened: Happened) -> bool:
         nonlocal shown
-        if values["as_json"]:
+        if log is not None:
+            log.write(happened.severity, happened.text(has_broker=len(brokers) > 1))
+        elif values["as_json"]:
             print_json([happened.as_json()])
         else:
             click.echo(happened.line(has_broker=len(brokers) > 1))
@@ -106,6 +114,7 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     code = 0
     try:
+        log = system_log(context, PROGRAM, values["facility"])
         with contextlib.closing(asyncio.Runner()) as runner:
             runner.run(
                 watch(
@@ -118,6 +127,11 @@ def command(context: click.Context, /, **values: Any) -> None:
             )
     except MessagingError as error:
         say(PROGRAM, str(error))
+        code = EXIT_FAILED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        say(PROGRAM, os_error_text(error))
         code = EXIT_FAILED
     context.exit(code)
 

@@ -18,6 +18,7 @@ from qstore.broker.management.console import Console
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of, run_on_console
 from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import print_json
+from qstore.tools.console.syslog import INFO, SYSLOG, system_log
 from qstore.tools.console.text import printable
 
 PROGRAM: Final = "qpid-queue-stats"
@@ -28,6 +29,7 @@ Examples:
 qpid-queue-stats                          all queues, every 10 seconds, until Ctrl-C
 qpid-queue-stats -f 'orders,news-.*' -i 1
 qpid-queue-stats --active -n 1 -i 5       one report over 5 seconds
+qpid-queue-stats --syslog local0
 qpid-queue-stats --json -a user/password@host:5672
 
 \b
@@ -51,6 +53,7 @@ def _patterns(_context: click.Context, _parameter: click.Parameter, text: str) -
 @click.option("-n", "--count", "reports", type=click.IntRange(0), default=0, metavar="N",
               help="Stop after N reports; 0 for no limit.")  # fmt: skip
 @click.option("--active", is_flag=True, help="Only queues that have messages, or had in the interval.")
+@SYSLOG
 @JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
@@ -59,7 +62,8 @@ def command(context: click.Context, /, **values: Any) -> None:
     broker = BrokerOptions.take(values)
 
     def work(console: Console) -> None:
-        if not values["as_json"]:
+        log = system_log(context, PROGRAM, values["facility"])
+        if log is None and not values["as_json"]:
             for line in heading():
                 click.echo(line)
         before = take_sample(console, time.monotonic(), values["patterns"])
@@ -67,7 +71,10 @@ def command(context: click.Context, /, **values: Any) -> None:
             time.sleep(values["interval"])
             after = take_sample(console, time.monotonic(), values["patterns"])
             found = [each for each in rates(before, after) if each.is_active or not values["active"]]
-            if values["as_json"]:
+            if log is not None:
+                for each in found:
+                    log.write(INFO, each.words())
+            elif values["as_json"]:
                 print_json(each.as_json() for each in found)
             else:
                 click.echo("".join(f"{printable(each.line())}\n" for each in found), nl=False)
@@ -124,6 +131,10 @@ class Rates(NamedTuple):
         """A row of the table."""
         cells = (f"{self.seconds:.2f}", str(self.depth), f"{self.enqueues:.2f}", f"{self.dequeues:.2f}")
         return _row((self.queue, *cells))
+
+    def words(self) -> str:
+        """The same as a line without columns."""
+        return f"{self.queue}: depth {self.depth}, {self.enqueues:.2f} enqueues/s, {self.dequeues:.2f} dequeues/s"
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON."""

@@ -20,7 +20,15 @@ from qstore.broker.client import MessagingError
 from qstore.broker.client.options import Endpoint, Url, parse_url
 from qstore.broker.management.console import Console, Data
 from qstore.tools.console.amounts import reference, shown
-from qstore.tools.console.broker import EXIT_CODES, json_object, main_of, security_options, take_security
+from qstore.tools.console.broker import (
+    EXIT_CODES,
+    HA_ADMIN,
+    json_object,
+    main_of,
+    security_options,
+    take_ha_admin,
+    take_security,
+)
 from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, os_error_text, say
 from qstore.tools.console.rows import print_json
 from qstore.tools.console.text import printable
@@ -514,14 +522,14 @@ def _do(verb: tuple[str, str], rest: list[str], options: _Options) -> None:
 @click.option("--client-sasl-mechanism", "client_mechanism", metavar="MECH",
               help="As --sasl-mechanism, which is for this command; that of a link is its last argument.")  # fmt: skip
 @security_options
-@click.option("--ha-admin", is_flag=True, help="Accepted for compatibility, and ignored.")
+@HA_ADMIN
 @JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Show and change the links and routes between brokers."""
     words = values.pop("words")
-    values.pop("ha_admin")
+    take_ha_admin(values)
     mechanism = values.pop("client_mechanism")
     connection = take_security(values)
     if mechanism is not None:

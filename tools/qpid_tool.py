@@ -5,11 +5,13 @@ Exit codes: 0 fine, 1 a command has failed, 2 invalid command line.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import sys
+import threading
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from qstore.broker.client.errors import ConnectionFailedError
 from qstore.broker.management.console import (
     AgentError,
     AgentInfo,
+    AnswerError,
     Argument,
     Console,
     Data,
@@ -31,9 +34,11 @@ from qstore.broker.management.console import (
     Schema,
     SchemaId,
 )
+from qstore.broker.management.console.core import names_of
+from qstore.formats.qmf.predicate import parse_predicate
 from qstore.tools.console.amounts import clock, plain, reference, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
-from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, say
 from qstore.tools.console.rows import Column, print_json, print_listing
 from qstore.tools.console.shell import CommandShell, ShellCommand, run_lines, run_terminal
 
@@ -47,12 +52,64 @@ class WordError(MessagingError):
 # Each is a row of `COMMANDS`: what may follow it, what it does, and the function that does it with the words behind it.
 
 
+_MOST_DELETED: Final = 10_000
+_LOOK_SECONDS: Final = 0.5
+
+
+class Deleted:
+    """Objects that agents have reported as deleted, as they were at last; of very many, the oldest are forgotten.
+
+    Args:
+        console: they are heard of on its connection, in a thread of their own and a session of their own: the broker
+            ends it if this user may not listen.
+
+    Raises:
+        MessagingError: this user may not listen, or the connection has failed.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = Console(console.connection)
+        self._console.open()
+        self._indications = self._console.indications(events=False, heartbeats=False, objects=True)
+        broker = self._console.find("broker").object_id
+        self._broker = "" if broker is None else broker.agent
+        self._objects: deque[Data] = deque(maxlen=_MOST_DELETED)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="deleted objects", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                found = self._indications.next(_LOOK_SECONDS)
+            except AnswerError:
+                continue
+            except MessagingError:
+                return
+            if isinstance(found, Data) and found.deleted:
+                times = found.created, found.updated, found.deleted
+                self._objects.append(Data(found.values, found.object_id, found.schema_id, times))
+
+    def of_agent(self, agent: str | None) -> list[Data]:
+        """Those of an agent, or of the broker's own, in the order of their ends."""
+        wanted = agent or self._broker
+        return [each for each in tuple(self._objects) if identity_of(each).agent in (wanted, "")]
+
+    def close(self) -> None:
+        """Hear of no more."""
+        self._is_over.set()
+        self._thread.join()
+        self._indications.close()
+        self._console.close()
+
+
 class Shell(CommandShell):
     """What the commands share.
 
     Args:
         console: the console.
         as_json: whether to print JSON lines.
+        deleted: objects that were deleted meanwhile; None if they are not kept.
 
     Attributes:
         numbers: short names of objects.
@@ -67,9 +124,9 @@ class Shell(CommandShell):
     failures: tuple[type[Exception], ...] = (MessagingError,)
     fatal: tuple[type[Exception], ...] = (ConnectionFailedError,)
 
-    def __init__(self, console: Console, *, as_json: bool) -> None:
+    def __init__(self, console: Console, *, as_json: bool, deleted: Deleted | None = None) -> None:
         super().__init__(as_json=as_json)
-        self._console = console
+        self._console, self._deleted = console, deleted
         self.numbers = Identities()
         self.agent: str | None = None
         self._is_long = False
@@ -145,6 +202,9 @@ class Shell(CommandShell):
             if not of.is_event:
                 for each in self._console.query(of.name, package=of.package, agent=self.agent):
                     (deleted if each.deleted else active)[of.package, of.name] += 1
+        for each in self._gone():
+            if each.schema_id is not None:
+                deleted[each.schema_id.package, each.schema_id.name] += 1
         counts = {name: (active[name], deleted[name]) for name in active | deleted}
         if self._as_json:
             print_json(
@@ -161,7 +221,7 @@ class Shell(CommandShell):
             for word in words:
                 if word not in ("all", "active"):
                     for identity in self.numbers.find_all(word):
-                        yield self._console.find(identity, agent=self.agent)
+                        yield self._last(identity)
             return
         if ":" in first and not is_condition(first):
             yield self._named(first)
@@ -175,8 +235,27 @@ class Shell(CommandShell):
             is_found = True
             if not ("active" in rest and each.deleted):
                 yield each
+        if "active" not in rest:
+            holds = None if where is None else parse_predicate(where)
+            for each in self._gone():
+                if each.class_name.lower() == first.lower() and (holds is None or holds(names_of(each))):
+                    yield each
         if not is_found and first.lower() not in {each.name.lower() for each in self.classes()}:
             raise NoObjectError(f"there is no class {first}")
+
+    def _gone(self) -> Sequence[Data]:
+        """The objects that were deleted since the shell began."""
+        return [] if self._deleted is None else self._deleted.of_agent(self.agent)
+
+    def _last(self, identity: ObjectId) -> Data:
+        """An object; if there is none any more, as it was at last."""
+        try:
+            return self._console.find(identity, agent=self.agent)
+        except NoObjectError:
+            for each in reversed(self._gone()):
+                if identity_of(each).name == identity.name:
+                    return each
+            raise
 
     def show(self, words: Sequence[str]) -> None:
         """Print the contents of objects."""
@@ -310,7 +389,7 @@ COMMANDS: Final[Mapping[str, ShellCommand]] = {
     "help": ShellCommand("[COMMAND]", "Print the commands, or what may follow one", Shell.show_help),
     "list": ShellCommand(
         "[CLASS [all|active] [NAME=VALUE ...]]",
-        "Print a summary, or the objects of a class: with numbers; all: with their contents",
+        "Print a summary, or the objects of a class: with numbers; all: with their contents; active: not deleted ones",
         Shell.list,
     ),
     "show": ShellCommand("ID ...|CLASS:KEY|CLASS [NAME=VALUE ...]", "Print the contents of objects", Shell.show),
@@ -748,7 +827,15 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     def work(console: Console) -> None:
         nonlocal is_fine
-        shell = Shell(console, as_json=values["as_json"])
+        deleted = None
+        if not values["lines"]:
+            try:
+                deleted = Deleted(console)
+            except ConnectionFailedError:
+                raise
+            except MessagingError as error:
+                say(PROGRAM, f"deleted objects will not be listed: {error}")
+        shell = Shell(console, as_json=values["as_json"], deleted=deleted)
         shell.agent = values["agent"]
         if values["lines"]:
             is_fine = run_lines(shell, values["lines"])
@@ -756,6 +843,9 @@ def command(context: click.Context, /, **values: Any) -> None:
             run_terminal(shell)
         else:
             is_fine = run_lines(shell, sys.stdin)
+        if deleted is not None:
+            with contextlib.suppress(MessagingError):
+                deleted.close()
 
     code = run_on_console(PROGRAM, broker if values["address"] is None else broker.at(values["address"]), work)
     context.exit(code if is_fine else EXIT_FAILED)

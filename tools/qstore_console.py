@@ -16,13 +16,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import click
 
 from qstore import __version__
 from qstore.broker.client import MessagingError
-from qstore.broker.client.options import connection_options, parse_url
+from qstore.broker.client.options import Destination
 from qstore.tools.console.broker import BrokerOptions, broker_options, main_of
 from qstore.tools.console.command import EXIT_FAILED, SETTINGS, fail, say
 
@@ -257,21 +256,18 @@ def make_server(
     from qstore.tools.web.resources import Api
     from qstore.tools.web.server import Server, is_loopback
 
-    url, connection = options.url, connection_options(options.connection)
-    parsed = parse_url(url, is_encrypted=connection.transport == "ssl")
-    endpoint = parsed.endpoints[0]
-    bare = url.rpartition("@")[2].removesuffix("/" + quote(parsed.virtual_host, safe=""))
-    prefix = url.partition(":")[0] if url.startswith(("amqp:", "amqps:")) else ""
-    own: dict[str, Any] = dict(options.connection)
-    user = named or (None if parsed.username is None else (parsed.username, parsed.password or ""))
+    destination = Destination(options.url, options.connection)
+    endpoint = destination.endpoints[0]
+    # What visitors use, too, has no user: one whom the broker admits without a login has not the rights of this one.
+    shared = {name: value for name, value in destination.values.items() if name not in ("username", "password")}
+    own = dict(shared)
+    user = named or (None if destination.username is None else (destination.username, destination.password or ""))
     if user is not None:
         own |= {"username": user[0], "password": user[1]}
-    without = f"{prefix}://{bare.removeprefix(f'{prefix}:').removeprefix('//')}" if prefix else bare
+    bare = ",".join(f"{'ssl' if each.is_encrypted else 'tcp'}:{each}" for each in destination.endpoints)
     file = None if history is None else history / f"console-{endpoint.host}-{endpoint.port}.db".replace("/", "_")
-    collector = Collector(without, own, History(file), interval=interval)
-    logins = Logins(
-        Place(endpoint, connection), without, options.connection, admits_anonymous=is_loopback(settings.address)
-    )
+    collector = Collector(bare, own, History(file), interval=interval)
+    logins = Logins(Place(endpoint, destination.options), bare, shared, admits_anonymous=is_loopback(settings.address))
     api = Api(collector, logins, str(endpoint), [], BrowserLogins(), PAGE_ROUTES)
     return Server(api, logins, settings)
 

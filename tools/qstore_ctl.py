@@ -514,7 +514,7 @@ for _kind, _name, _title in (
     for _word in ("definition", "pattern", "name"):
         _made = click.argument(_word)(_made)
     _made = click.option("--apply-to", default="all", show_default=True, metavar="KIND",
-                         help="queues, exchanges, classic_queues, quorum_queues or all.")(_made)  # fmt: skip
+                         help="queues, exchanges, classic_queues, quorum_queues, streams or all.")(_made)  # fmt: skip
     _made = click.option("--priority", type=int, default=0, show_default=True, metavar="N",
                          help="The policy with the highest priority applies.")(_made)  # fmt: skip
     command.command(

@@ -95,7 +95,7 @@ exported), 2 the store or the command line is unusable, or DEST cannot be writte
 @click.option("--until", type=Moment(), help="Only messages with a timestamp at or before this time.")
 @click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
-@click.option("--with-passwords", is_flag=True, help="Also export the passwords of links and shovels.")
+@click.option("--with-passwords", is_flag=True, help="Also export passwords of links and shovels, and keys.")
 @click.option("--take", is_flag=True, help="From a broker: remove the messages when DEST is complete.")
 @click.option("--strict", is_flag=True, help="Write no definitions if they cannot express everything.")
 @QUIET
@@ -164,8 +164,8 @@ def command(
     for text in unmapped:
         note("notice", text)
     if hidden:
-        what = plural(hidden, "link or parameter", "links or parameters")
-        note("notice", f"the passwords of {what} are left out; --with-passwords exports them")
+        what = plural(hidden, "link, parameter or key", "links, parameters or keys")
+        note("notice", f"the secrets of {what} are left out; --with-passwords exports them")
     if not quiet and destination != STANDARD_OUTPUT:
         _show(counts, destination, time.monotonic() - began, has_messages=chosen_form is not Form.DEFINITIONS)
     if damaged or unmapped:

@@ -8,8 +8,10 @@ is unusable.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -60,8 +62,15 @@ from qstore.tools.interchange.importing import (
     read_renaming,
 )
 from qstore.tools.interchange.items import InterchangeError, ItemSink
+from qstore.tools.interchange.java_broker import (
+    JavaSettings,
+    is_java_configuration,
+    read_java_settings,
+    shown_settings,
+)
 
 _PROGRAM: Final = "qstore-import"
+_BEGIN: Final = 1 << 20
 
 _EPILOG = """
 \b
@@ -91,6 +100,11 @@ them.
 EXPORT may also have the definitions of RabbitMQ (rabbitmqctl export_definitions): virtual hosts with queues, exchanges,
 bindings, policies, permissions and parameters are imported, all of them or one (--vhost). What cannot be mapped is
 listed in notices, and the exit code is then 1; with --strict nothing is imported.
+
+\b
+Or EXPORT is the configuration of Apache's Java broker, config.xml or virtualhosts.xml: its virtual hosts, exchanges and
+queues with their limits and alerts are imported in the same way. --settings DIR writes its options, users, firewall and
+access rules for qpidd --config DIR/qpidd.conf.
 
 \b
 Exit codes: 0 imported, or imported before, 1 imported without some messages or definitions, which notices name: they
@@ -135,9 +149,13 @@ class _Map(click.ParamType[Renaming]):
 @AGAIN
 @click.option("--edited", is_flag=True, help="Accept edited JSON lines: their last line is not verified.")
 @BROKER_RATE
-@click.option("--vhost", metavar="NAME", help="RabbitMQ definitions: only this virtual host.  [default: all]")
-@click.option("--to-vhost", metavar="NAME", help="RabbitMQ definitions: import a virtual host as this one.")
-@click.option("--strict", is_flag=True, help="RabbitMQ definitions: import nothing if something cannot be mapped.")
+@click.option("--vhost", metavar="NAME", help="Definitions, configuration: only this virtual host.  [default: all]")
+@click.option("--to-vhost", metavar="NAME", help="Likewise: import a virtual host as this one.")
+@click.option("--strict", is_flag=True, help="Likewise: import nothing if something cannot be mapped.")
+@click.option(
+    "--settings", metavar="DIR", help="Java broker's configuration: write options, users, firewall and access rules to "
+    "this new directory.",
+)  # fmt: skip
 @JSON
 @QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
@@ -158,6 +176,7 @@ def command(
     vhost: str | None,
     to_vhost: str | None,
     strict: bool,
+    settings: str | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -169,7 +188,10 @@ def command(
     if rate and broker is None:
         raise click.UsageError("--rate applies to a running broker.")
     with failing(_PROGRAM, InterchangeError, StoreError, MessagingError, advise=advice), private_files():
+        found = _settings(request, settings)
         report = _into_broker(request, broker) if broker is not None else _into_store(request)
+        if found is not None:
+            report.notices.extend(_write_settings(request, found, settings))
     for notice in (*report.notices, *definitions.unmapped):
         note("notice", notice)
     with failing(_PROGRAM):
@@ -200,6 +222,27 @@ class _Request(NamedTuple):
         check_mapped(definitions.unmapped, self.source, strict=self.strict)
         how = repr((read.digest, sorted((name, repr(value)) for name, value in self.changes.items())))
         return hashlib.sha256(how.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _settings(request: _Request, directory: str | None) -> JavaSettings | None:
+    """The settings of a configuration, if the export is one; checked before anything is imported."""
+    with Path(request.source).open("rb") as file:
+        is_configuration = is_java_configuration(file.read(_BEGIN).lstrip())
+    if not is_configuration:
+        if directory is not None:
+            raise InterchangeError(f"{request.source}: --settings is for the configuration of the Java broker only")
+        return None
+    if directory is not None and os.path.lexists(directory):
+        raise InterchangeError(f"{directory}: exists; choose another name, or remove it")
+    return read_java_settings(request.source, request.definitions)
+
+
+def _write_settings(request: _Request, settings: JavaSettings, directory: str | None) -> list[str]:
+    """Write settings to a directory, if there is one. Returns notices."""
+    what = shown_settings(settings)
+    if directory is None or request.dry_run:
+        return [f"not in the store: {what}; --settings DIR writes them for qpidd"] if what else []
+    return [f"{what} written to {directory}: {', '.join(settings.write(directory))}"]
 
 
 def _into_store(request: _Request) -> ImportReport:
@@ -250,7 +293,7 @@ class ImportReport(NamedTuple):
     left_out: int
     refused: int
     keeps_rids: bool
-    notices: Sequence[str]
+    notices: list[str]
 
     @property
     def messages(self) -> int:
@@ -290,7 +333,7 @@ def report_of_plan(
     """The report of an import into a store."""
     queues = {name: (queue.intake, queue.entry is None) for name, queue in plan.queues.items()}
     created = len(plan.exchanges), len(plan.bindings), len(plan.general), len(plan.in_doubt)
-    return ImportReport(where, past, dry_run, seconds, queues, *created, 0, 0, plan.keeps_rids, plan.notices)
+    return ImportReport(where, past, dry_run, seconds, queues, *created, 0, 0, plan.keeps_rids, list(plan.notices))
 
 
 def report_of_broker(done: BrokerResult, where: str, seconds: float, *, dry_run: bool) -> ImportReport:

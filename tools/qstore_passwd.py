@@ -17,7 +17,7 @@ import click
 from qstore import __version__
 from qstore.broker.security.users.imports import FORMATS, SASLDB, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
-from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS, Verifiers
+from qstore.broker.security.users.verifiers import CRAM, DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS, Verifiers
 from qstore.formats.wording import plural
 from qstore.tools.console.command import EXIT_DAMAGE, SETTINGS, PathName, fail, run, say
 
@@ -36,7 +36,8 @@ qstore-passwd --import sasldb /var/lib/qpidd/qpidd.sasldb /etc/qpidd.users
 
 \b
 The file contains no passwords, only what the SASL mechanisms derive from them, and is readable only by its owner:
-PLAIN (scrypt) and SCRAM-SHA-256, or those given with --mechanism. CRAM-MD5 and DIGEST-MD5 are for old clients only:
+PLAIN (scrypt) and SCRAM-SHA-256, or those given with --mechanism. CRAM-MD5, CRAM-MD5-HASHED and
+CRAM-MD5-HEX (of Apache's Java and .NET clients) and DIGEST-MD5 are for old clients only:
 their values are enough to log in without the password. A user who should use one of them needs
   --mechanism PLAIN --mechanism SCRAM-SHA-256 --mechanism DIGEST-MD5
 
@@ -164,7 +165,10 @@ def _import(users: Users, kind: str, source: str, mechanisms: tuple[str, ...], r
         say(_PROGRAM, f"{source}: {line}")
     click.echo(f"{plural(len(new), 'user')} imported")
     if any(user.md5 for user in found.users if user.name in new):
-        click.echo("They can log in with PLAIN only, until they get a new password: the file has hashes, no passwords.")
+        possible = " and ".join(each for each in ("PLAIN", *CRAM) if each == "PLAIN" or each in mechanisms)
+        click.echo(
+            f"They can log in with {possible} only, until they get a new password: the file has hashes, no passwords."
+        )
     return EXIT_DAMAGE if problems else 0
 
 

@@ -3,10 +3,11 @@
     python -m tests.bench.bench_basic [--directory PATH] [--seconds S] [--rounds N] [--json]
 
 One durable queue, 1 KiB persistent messages in confirm mode with a window of 1,000, one publisher, one consumer that
-acknowledges (`basic_load`, the same for both brokers); and at 1,000 and 10,000 messages a second the time from when a
-message was due to its delivery. Both brokers are measured in turns, each on an empty data directory of the same file
-system, so that what the machine does otherwise counts for both; which one comes first alternates. Told are the medians
-of the rounds, and of the ratios in each round, with their range.
+acknowledges (`qstore-perf`, the same for both brokers); and at 1,000 and 10,000 messages a second the time from when a
+message was due to its delivery. The processor time is that of the broker with the processes that it has started. Both
+brokers are measured in turns, each on an empty data directory of the same file system, so that what the machine does
+otherwise counts for both; which one comes first alternates. Told are the medians of the rounds, and of the ratios in
+each round, with their range.
 
 RabbitMQ is measured if `rabbitmq-server` is on the machine: it is started as this user on free loopback ports, with its
 own data directory, node name and epmd, and stopped by its process id.
@@ -166,19 +167,26 @@ def _stop(server: subprocess.Popen[bytes], pid_file: Path) -> None:
 # ---- measuring ----
 
 
-def _load(server: Server, *options: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.bench.basic_load", str(server.port), "--broker-pid", str(server.pid)]
-    said = subprocess.run([*command, *map(str, options)], stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
+def _load(server: Server, scenario: str, seconds: float, *options: str) -> dict[str, Any]:
+    command = [
+        sys.executable, "-m", "qstore.tools.qstore_perf", scenario, "-b", f"amqp://guest:guest@127.0.0.1:{server.port}",
+        "-u", "bench", "--delete-queues", "-p", "-s", "1024", "-c", "1000", "-a", "100", "-P", "1000", "--warm-up", "1",
+        "-z", str(seconds), "--broker-pid", str(server.pid), "--processes", "1", "--json", "-q", *options,
+    ]  # fmt: skip
+    said = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
     result: dict[str, Any] = orjson.loads(said)
     return result
 
 
 def _measure(name: str, start: Start, directory: Path, seconds: float) -> Row:
     with tempfile.TemporaryDirectory(prefix="qstore-bench-", dir=directory) as place, start(Path(place)) as server:
-        result = _load(server, "--seconds", seconds)
-        latencies = {rate: _load(server, "--seconds", seconds, "--rate", rate)["latencies"] for rate in _RATES}
-    microseconds = result["broker_cpu"] / max(1, result["messages"]) * 1e6
-    return Row(name, result["messages"] / result["seconds"], microseconds, latencies)
+        result = _load(server, "throughput", seconds)
+        latencies = {}
+        for rate in _RATES:
+            found = _load(server, "latency", seconds, "--rate", str(rate))
+            latencies[rate] = [found[f"latency_{name}_ms"] for name in ("median", "p99", "p999")]
+    microseconds = result["broker_processor_seconds"] / max(1, result["consumed"]) * 1e6
+    return Row(name, result["consumed"] / result["elapsed_seconds"], microseconds, latencies)
 
 
 def _medians(rows: list[Row]) -> Row:

@@ -30,7 +30,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.basic_load import ACK, QUEUE, declare, delivery_size, pack_ack, percentiles
+from tests.bench.basic_frames import ACK, QUEUE, declare, delivery_size, pack_ack, percentiles
 from tests.support.basic_peer import BasicPeer
 from tests.support.running_broker import RunningBroker
 

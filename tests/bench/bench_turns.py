@@ -41,7 +41,9 @@ from qstore.broker.model.policies import POLICY, Policy
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.grammar import MAX_TOKENS
 from qstore.broker.model.selectors.selector import compile_selector
+from qstore.broker.protocols.amqp_0_9_1.channel import MAX_CONSUMERS
 from qstore.broker.security.permissions import PERMISSION, Permissions
+from qstore.formats.amqp_0_9_1.methods import AMQP_0_9, AMQP_0_9_1, Version
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.maps import encode_map
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, BranchId, encode_struct
@@ -156,9 +158,9 @@ class Stage:
 
     # ---- preparing ----
 
-    async def basic(self) -> BasicPeer:
-        """A client of AMQP 0-9-1."""
-        peer = await client(BasicPeer, self.found.port)
+    async def basic(self, version: Version = AMQP_0_9_1) -> BasicPeer:
+        """A client of AMQP 0-9-1, or an older version."""
+        peer = await client(BasicPeer, self.found.port, version=version)
         self._clients.append(peer.socket)
         return peer
 
@@ -222,9 +224,11 @@ class Stage:
 
         threading.Thread(target=read, daemon=True).start()
 
-    async def holding(self, name: str, *, transactional: bool = False) -> tuple[BasicPeer, Any]:
+    async def holding(
+        self, name: str, *, transactional: bool = False, version: Version = AMQP_0_9_1
+    ) -> tuple[BasicPeer, Any]:
         """A client of 0-9-1 that has all messages of a queue, unacknowledged; and its channel in the broker."""
-        peer = await self.basic()
+        peer = await self.basic(version)
         if transactional:
             await client(peer.call, "tx.select")
         queue = self.host.queues[name]
@@ -470,6 +474,48 @@ async def _tx_rollback(stage: Stage) -> None:
         peer.send("tx.rollback")
 
     await stage.measure(lambda: client(work), lambda: len(channel.unsettled) == stage.count)
+
+
+@_scenario("0-9-1 consumers that close at once")
+async def _close_empty(stage: Stage) -> None:
+    """They wait for the credit of one message, and then find nothing on their queue."""
+    peer, count = await stage.basic(), MAX_CONSUMERS - 1
+
+    def prepare() -> None:
+        peer.call("queue.declare", queue="one")
+        peer.call("queue.declare", queue="none")
+        peer.call("basic.qos", prefetch_count=1, **{"global": True})
+        peer.socket.sendall(peer.message("one", b"x"))
+        peer.send("basic.consume", queue="one")
+        peer.expect("basic.consume-ok")
+        peer.expect("basic.deliver")
+        arguments = typed_map({"x-filter-auto-close": True})
+        for _ in range(count):
+            peer.send("basic.consume", queue="none", arguments=arguments, nowait=True)
+        peer.call("queue.declare", queue="none", passive=True)
+
+    await client(prepare)
+    queue = stage.host.queues["none"]
+    assert queue.consumer_count == count
+    await stage.measure(
+        lambda: client(peer.send, "basic.ack", 1, delivery_tag=0, multiple=True), lambda: not queue.consumer_count
+    )
+
+
+@_scenario("0-9 tx: ack all, rollback")
+async def _older_tx_rollback(stage: Stage) -> None:
+    await stage.filled()
+    peer, channel = await stage.holding("q", transactional=True, version=AMQP_0_9)
+    sent = channel.last_tag
+
+    def work() -> None:
+        peer.send("basic.ack", delivery_tag=0, multiple=True)
+        peer.send("tx.rollback")
+
+    def is_over() -> bool:
+        return len(channel.unsettled) == stage.count and channel.last_tag == sent + stage.count
+
+    await stage.measure(lambda: client(work), is_over)
 
 
 async def _published(stage: Stage, exchange: str, key: str) -> BasicPeer:

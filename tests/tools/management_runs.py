@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker, one_broker
 
 
@@ -50,3 +54,14 @@ broker = pytest.fixture(one_broker, scope="module")
 @pytest.fixture
 def url(broker: RunningBroker) -> str:
     return f"127.0.0.1:{broker.port}"
+
+
+@pytest.fixture
+def system_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """What commands take for the system's log."""
+    path = str(tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.bind(path)
+        found.settimeout(PATIENCE_SECONDS)
+        monkeypatch.setattr("qstore.tools.console.syslog._ADDRESS", path)
+        yield found

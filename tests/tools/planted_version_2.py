@@ -581,14 +581,15 @@ NO_DAMAGE: Final = [
         "the last record's checksum",
         flip(("tenth", 293)),
         changes=lost("tenth"),
-        notice="torn tail of record 0x27 at 0x1600: enqueue record fails its checksum; recovery cuts it off",
+        notice="torn tail of record 0x27 at 0x1600: enqueue record fails its checksum, and after it records of the "
+        "same flush; recovery cuts it off",
     ),
     Plant("the end of the last record", zero(("tenth", 256), 256), changes=lost("tenth"), notice="torn tail of record"),
     Plant(
         "the last record's magic",
         flip("tenth"),
         changes=lost("tenth"),
-        notice="data follows that is not a valid record",
+        notice="torn tail at 0x1600: no record here: magic 0x654d4853, and after it records of the same flush",
     ),
     Plant(
         "the last of a ring that is full", flip(("paid 33", 8)), changes=back("bill 33"), notice="torn tail of record"

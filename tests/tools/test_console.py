@@ -22,6 +22,7 @@ from qstore.tools.console.text import one_line, printable, visible
         ("größe 日本", "größe 日本", "größe 日本", "größe 日本"),
         ("a\x1b[2J\n", "a\\x1b[2J\\x0a", "a\\x1b[2J\\x0a", "a\\x1b[2J\\x0a"),
         ("\u202etxt", "\\u202etxt", "\\u202etxt", "\u202etxt"),
+        ("\u061ca\u200e\u200f", "\\u061ca\\u200e\\u200f", "\\u061ca\\u200e\\u200f", "\u061ca\u200e\u200f"),
         ("\u2028", "\\u2028", "\\u2028", "\\x2028"),
         ("\u200b", "\u200b", "\\u200b", "\u200b"),
         ("\udcff", "\\xff", "\\xff", "\udcff"),

@@ -191,7 +191,7 @@ def shovels(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["e.jsonl", "e.jsonl.zst", "e.tar.zst", "e.definitions.json"])
 def test_passwords_in_uris_are_exported_on_request_only(shovels: Path, tmp_path: Path, name: str) -> None:
     without = export(shovels, tmp_path / name)
-    assert "the passwords of 1 link or parameter are left out; --with-passwords exports them" in without.output
+    assert "the secrets of 1 link, parameter or key are left out; --with-passwords exports them" in without.output
     again = tmp_path / "again"
     for options, secrets in (((), 0), (("--with-passwords",), 3)):
         (tmp_path / name).unlink()

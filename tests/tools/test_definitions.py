@@ -18,10 +18,18 @@ from qstore.broker.client import Connection, Message
 from qstore.broker.management.console import Console
 from qstore.broker.model.configuration import record_of
 from qstore.broker.model.policies import Policy, recorded_policy
+from qstore.broker.model.queues.arguments import check_type, read_arguments
 from qstore.formats.broker_records.topology import Exchange, GeneralObject, Queue
 from qstore.formats.values import typed_map
 from qstore.store.importing.plan import LEDGER_QUEUES
-from qstore.tools.interchange.definitions import DefinitionOptions, DefinitionsWriter, Unmapped, read_definitions
+from qstore.tools.interchange.definitions import (
+    DefinitionOptions,
+    DefinitionsWriter,
+    Unmapped,
+    queue_arguments_to_qstore,
+    queue_arguments_to_rabbitmq,
+    read_definitions,
+)
 from qstore.tools.interchange.items import InterchangeError
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture
@@ -54,6 +62,10 @@ DEFINITIONS: dict[str, Any] = {
         },
         {"name": "urgent", "vhost": "/", "durable": True, "arguments": {"x-max-priority": 4, "x-max-length": 10}},
         {"name": "quorum", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum", "x-expires": 1000}},
+        {"name": "stream", "vhost": "/", "durable": True, "arguments": {
+            "x-queue-type": "stream", "x-max-age": "7D", "x-max-length-bytes": 1 << 30,
+            "x-stream-max-segment-size-bytes": 1 << 20,
+        }},
         {"name": "short", "vhost": "/", "durable": True, "arguments": {"x-max-length": 0, "x-message-ttl": 0}},
         {"name": "gone", "vhost": "/", "durable": False, "arguments": {}},
         {"name": "amq.gen-x", "vhost": "/", "durable": True, "arguments": {}},
@@ -114,6 +126,12 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
         "orders": DEFINITIONS["queues"][0]["arguments"],
         "urgent": DEFINITIONS["queues"][1]["arguments"],
         "quorum": {"x-queue-type": "quorum", "x-expires": 1000},
+        "stream": {
+            "x-queue-type": "stream",
+            "x-max-age": "7D",
+            "x-max-length-bytes": 1 << 30,
+            "x-stream-max-segment-size-bytes": 1 << 20,
+        },
         "short": {"x-message-ttl": 0},
     }
     assert {(line["name"], line["type"]) for line in found["exchange"]} >= {("events", "topic"), ("sized", "headers")}
@@ -131,6 +149,12 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
         "orders": wanted["orders"],
         "urgent": wanted["urgent"],
         "quorum": {"x-queue-type": "quorum", "x-expires": 1000},
+        "stream": {
+            "x-queue-type": "stream",
+            "x-max-age": "7D",
+            "x-max-length-bytes": 1 << 30,
+            "x-stream-max-segment-size-bytes": 1 << 20,
+        },
         "short": {"x-message-ttl": 0},
     }
     assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "#", "a.*", "order.#"]
@@ -188,6 +212,47 @@ def test_delayed_exchanges_survive_import_and_export(tmp_path: Path, make_broker
     assert json.loads((tmp_path / "stored.definitions.json").read_bytes())["queues"] == written["queues"]
 
 
+def test_exchanges_of_plugins_survive_import_and_export(tmp_path: Path, make_broker: BrokerMaker) -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "x-consistent-hash": {"hash-header": "h"}, "x-modulus-hash": {}, "x-random": {},
+        "x-recent-history": {"x-recent-history-length": 7},
+    }  # fmt: skip
+    exchanges = [
+        {"name": kind, "vhost": "/", "type": kind, "durable": True, "arguments": arguments}
+        for kind, arguments in kinds.items()
+    ]
+    long = {"name": "long", "vhost": "/", "type": "x-recent-history", "durable": True,
+            "arguments": {"x-recent-history-length": 5000}}  # fmt: skip
+    bindings = [
+        {
+            "source": kind,
+            "vhost": "/",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": "2",
+            "arguments": {},
+        }
+        for kind in kinds
+    ]
+    queues = [{"name": "q", "vhost": "/", "durable": True, "arguments": {}}]
+    definitions = {"rabbit_version": "3.13.7", "exchanges": [*exchanges, long], "queues": queues, "bindings": bindings}
+    (tmp_path / "in.definitions.json").write_text(json.dumps(definitions))
+    broker = make_broker().start()
+    url = f"amqp://127.0.0.1:{broker.port}"
+    result = bring(tmp_path / "in.definitions.json", url)
+    assert "x-recent-history-length 5000: at most 500 are kept" in result.stderr
+    assert export(url, tmp_path / "back.definitions.json", "--strict").exit_code == 0
+    written = json.loads((tmp_path / "back.definitions.json").read_bytes())
+    found = {each["name"]: (each["type"], each["arguments"]) for each in written["exchanges"]}
+    assert found.pop("long") == ("x-recent-history", {"x-recent-history-length": 500})
+    assert found == {kind: (kind, arguments) for kind, arguments in kinds.items()}
+    assert [each["name"] for each in written["queues"]] == ["q"]
+    assert sorted(each["source"] for each in written["bindings"] if each["source"]) == sorted(kinds)
+    broker.stop()
+    assert export(broker.data_directory, tmp_path / "stored.definitions.json", "--strict").exit_code == 0
+    assert json.loads((tmp_path / "stored.definitions.json").read_bytes())["queues"] == written["queues"]
+
+
 def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     url = f"amqp://127.0.0.1:{broker.port}"
@@ -206,7 +271,7 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
     result = export(url, tmp_path / "back.definitions.json")
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "back.definitions.json").read_bytes())
-    assert {each["name"] for each in written["queues"]} == {"orders", "urgent", "quorum", "short", "declared"}
+    assert {each["name"] for each in written["queues"]} == {"orders", "urgent", "quorum", "stream", "short", "declared"}
     assert {"name": "declared", "vhost": "/", "durable": True, "auto_delete": False, "arguments": declared} in written[
         "queues"
     ]
@@ -534,6 +599,33 @@ def test_undecodable_names_and_own_queues_are_not_written() -> None:
     assert len(writer.unmapped) == 3
 
 
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, "at-least-once"),
+        ({"x-queue-type": "classic"}, "at-most-once"),
+        ({"x-overflow": "drop-head"}, "at-most-once"),
+        ({"x-dead-letter-exchange": None}, "at-most-once"),
+        ({"x-dead-letter-strategy": "at-most-once"}, "at-most-once"),
+        ({"x-dead-letter-strategy": "never"}, None),
+    ],
+)
+def test_the_strategy_of_dead_letters_is_kept_where_it_has_an_effect(changed: Fields, wanted: str | None) -> None:
+    given = {
+        "x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-exchange": "d",
+        "x-dead-letter-strategy": "at-least-once",
+    } | changed  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    unmapped = Unmapped()
+    arguments = queue_arguments_to_qstore("q", given, unmapped)
+    assert arguments.get("x-dead-letter-strategy") == wanted
+    assert len(unmapped) == (wanted is None)
+    parsed = read_arguments(typed_map(arguments))
+    check_type("q", parsed, durable=True, exclusive=False, auto_delete=False, is_server_named=False)
+    assert parsed.keeps_dead is (wanted == "at-least-once")
+    assert queue_arguments_to_rabbitmq("q", arguments, unmapped).get("x-dead-letter-strategy") == wanted
+
+
 def test_definitions_that_are_cut_off(tmp_path: Path, file: Path) -> None:
     content = file.read_bytes()
     for end in range(100, len(content) - 1, 397):
@@ -599,10 +691,10 @@ def test_every_key_is_kept() -> None:
     [
         (policy("p", "(", {"max-length": 1}), 'policy "p": its pattern is not a regular expression'),
         (policy("p", "(a+)+$", {"max-length": 1}), "too long to match"),
-        (policy("p", "", {"max-length": 1}, apply_to="streams"), "there are no streams"),
+        (policy("p", "", {"max-length": 1}, apply_to="topics"), "it must be one of"),
         (policy("p", "", {"max-length": 1}, priority="high"), "the priority must be a whole number"),
         ({"vhost": "/", "name": "p"}, "needs a pattern"),
-        (policy("p", "", {"max-age": "7D"}), "sets nothing that is known"),
+        (policy("p", "", {"max-aeg": "7D"}), "sets nothing that is known"),
     ],
 )
 def test_unusable_policies_are_listed(given: Fields, why: str) -> None:
@@ -614,9 +706,9 @@ def test_unusable_policies_are_listed(given: Fields, why: str) -> None:
 
 
 def test_unknown_keys_are_listed_and_the_others_kept() -> None:
-    records, listed = read(policies=[policy("p", "", {"max-age": "7D", "max-length": 5, "expires": "soon"})])
+    records, listed = read(policies=[policy("p", "", {"max-aeg": "7D", "max-length": 5, "expires": "soon"})])
     assert records["qstore.policy", ("/", "p")].definition == {"max-length": 5}
-    assert listed == ['policy "p": max-age 7D is not known', 'policy "p": expires soon is not known']
+    assert listed == ['policy "p": max-aeg 7D is not known', 'policy "p": expires soon is not known']
 
 
 def test_permissions_are_kept() -> None:

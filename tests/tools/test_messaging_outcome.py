@@ -71,6 +71,7 @@ def test_full_journal_error_names_remedies_and_confirmed_count(broker: RunningBr
     assert error.startswith(
         f'qpid-send: resource-limit-exceeded: Enqueue capacity threshold exceeded on queue "{queue}". Consume messages;'
     )
+    assert error.endswith(" (RHM_IORES_ENQCAPTHRESH)")
     for remedy in ("qstore-resize DATA-DIR QUEUE --num-jfiles 8", "qpid.file_size"):
         assert remedy in error
     words = outcome.split()

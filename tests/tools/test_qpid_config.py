@@ -34,7 +34,7 @@ def attributes(config: Runs, kind: str, name: str) -> str:
 
 def test_the_summary_counts(config: Runs, queue: str) -> None:
     lines = [line.strip() for line in config.lines()]
-    assert "Total Exchanges: 9" in lines
+    assert "Total Exchanges: 10" in lines
     assert "headers: 1" in lines
     (summary,) = config.json()
     assert summary["exchanges"]["topic"] == 3
@@ -48,6 +48,9 @@ def test_the_summary_counts(config: Runs, queue: str) -> None:
         (["--max-queue-size=5000", "--max-queue-count", "10"], "--max-queue-size=5000 --max-queue-count=10"),
         (["--limit-policy", "ring"], "--limit-policy=ring"),
         (["--limit-policy", "ring-strict"], "--limit-policy=ring-strict"),
+        (["--policy-type", "flow_to_disk"], "--limit-policy=flow-to-disk"),
+        (["--policy-type", "ring_strict"], "--limit-policy=ring-strict"),
+        (["--last-value-queue"], "--order=lvq"),
         (["--limit-policy", "none", "--replicate", "none"], "--replicate=none"),
         (["--lvq-key", "price"], "--lvq-key=price"),
         (["--order", "lvq"], "--order=lvq"),
@@ -120,6 +123,15 @@ def test_bindings(config: Runs, queue: str) -> None:
         config.fails("bind", *words, code=2)
     assert "only a binding to a headers exchange" in config.fails("bind", "amq.topic", queue, "k", "a=1", code=2)
     assert "Exchange not found" in config.fails("bind", "nosuch", queue, "k")
+
+
+def test_b_without_a_url_shows_bindings(config: Runs, url: str, queue: str) -> None:  # noqa: F811
+    shown = config.lines("-r", "queues", queue)
+    assert len(shown) == 2
+    assert config.lines("-b", "queues", queue) == shown
+    assert config.lines("queues", queue, "-b") == shown
+    assert config.lines("-b", "-a", url, "queues", queue) == shown
+    assert f"    bind [{queue}] => {queue}" in config.lines("-b", "exchanges")
 
 
 def test_bindings_between_exchanges(config: Runs, url: str) -> None:  # noqa: F811

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,7 @@ from qstore.tools import qpid_printevents
 from qstore.tools.console.broker import BrokerOptions
 from qstore.tools.qpid_printevents import Happened, of_connection, of_event, of_heartbeat, watch
 from tests.support.processes import PATIENCE_SECONDS
-from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
+from tests.tools.management_runs import Runs, broker, system_log, url  # noqa: F401 (fixtures)
 
 
 @pytest.fixture
@@ -61,6 +63,25 @@ def test_events_are_json(events: Runs, url: str) -> None:  # noqa: F811
     deleted = next(each for each in found if each["name"] == "queueDelete")
     assert (deleted["values"]["qName"], deleted["severity"]) == ("a b", 6)
     assert deleted["timestamp"] > 10**18
+
+
+@pytest.mark.usefixtures("busy")
+def test_events_go_to_the_systems_log(events: Runs, system_log: socket.socket) -> None:  # noqa: F811
+    assert events.lines("-n", "4", "--syslog", "local0") == []
+    found = [system_log.recv(65536).decode() for _ in range(5)]
+    assert re.match(r"<133>qpid-printevents\[\d+\]: NOTIC qpid-printevents:brokerConnected broker=", found[0])
+    assert any(
+        re.match(r"<134>qpid-printevents\[\d+\]: INFO  org.apache.qpid.broker:queueDeclare ", each) for each in found
+    )
+
+
+def test_there_is_no_log_of_the_system(
+    events: Runs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qstore.tools.console.syslog._ADDRESS", f"{tmp_path}/none")
+    assert events.fails("--syslog") == f"qpid-printevents: {tmp_path}/none: No such file or directory\n"
 
 
 def test_the_end_after_some_time(events: Runs) -> None:

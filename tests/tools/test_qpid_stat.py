@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from qstore.tools import qpid_queue_stats, qpid_stat
 from qstore.tools.console.amounts import clock, compact, duration, full, plain, reference, shown
 from qstore.tools.qpid_queue_stats import Counts, Sample, rates, read_patterns
 from tests.support.terminal import Terminal
-from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
+from tests.tools.management_runs import Runs, broker, system_log, url  # noqa: F401 (fixtures)
 from tests.tools.test_commands import command
 
 
@@ -83,7 +84,7 @@ def test_one_queue(stat: Runs) -> None:
 
 def test_the_broker(stat: Runs) -> None:
     text = stat.text("-g")
-    assert re.search(r"^  \d+s +<standalone> +2 +2 +9 +4$", text, re.MULTILINE)
+    assert re.search(r"^  \d+s +<standalone> +2 +2 +10 +4$", text, re.MULTILINE)
     assert re.search(r"^  persistent-enqueues +0 +0$", text, re.MULTILINE)
     (found,) = stat.json("-g")
     assert found["queueCount"] == 4
@@ -129,6 +130,13 @@ def test_rates_of_queues(filled: str) -> None:
     active = runs.json("-i", "0.05", "-n", "1", "--active", "-f", "some,none")
     assert [each["queue"] for each in active] == ["some"]
     assert "is no regular expression" in runs.fails("-f", "(", code=2)
+
+
+def test_rates_go_to_the_systems_log(filled: str, system_log: socket.socket) -> None:  # noqa: F811
+    runs = Runs(qpid_queue_stats.command, filled)
+    assert runs.lines("-i", "0.05", "-n", "1", "-f", "many", "--syslog", "user") == []
+    line = system_log.recv(65536).decode()
+    assert re.fullmatch(r"<14>qpid-queue-stats\[\d+\]: many: depth 1200, 0\.00 enqueues/s, 0\.00 dequeues/s", line)
 
 
 def test_rates_are_of_queues_in_both_samples() -> None:

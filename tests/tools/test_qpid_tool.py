@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import time
 import uuid
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from qstore.broker.client import MessagingError
-from qstore.broker.management.console import Argument, Method, NoObjectError, ObjectId
+from qstore.broker.management.console import Argument, Console, Data, Method, NoObjectError, ObjectId
 from qstore.tools import qpid_tool
 from qstore.tools.qpid_tool import Identities, WordError, condition, is_number, method_arguments
+from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import RunningBroker
 from tests.support.terminal import Terminal
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 from tests.tools.test_commands import command
@@ -104,6 +110,85 @@ def test_lists(tool: Runs, queue: str) -> None:
         ("schema nosuch", "there is no class nosuch"),
     ):
         assert complaint in tool.fails("-e", line)
+
+
+class Typing:
+    """Lines that are typed one after the other, each once the condition in front of it holds."""
+
+    def __init__(self, tmp_path: Path, url: str) -> None:  # noqa: F811
+        self.output = tmp_path / "output"
+        with self.output.open("wb") as output:
+            self._process = Forked([*command("qpid-tool"), url], stdin=subprocess.PIPE, stdout=output, stderr=output)
+
+    def type(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+    def until(self, line: str, pattern: str) -> re.Match[str]:
+        """Type a line again and again, until its output has a pattern."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while (found := re.search(pattern, self.output.read_text())) is None:
+            assert time.monotonic() < end, self.output.read_text()
+            self.type(line)
+            time.sleep(0.1)
+        return found
+
+    def end(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(PATIENCE_SECONDS)
+
+
+def test_deleted_objects_are_kept_with_their_time(tmp_path: Path) -> None:
+    running = RunningBroker(tmp_path, "--mgmt-pub-interval", "1")
+    running.start()
+    try:
+        typing = Typing(tmp_path, f"127.0.0.1:{running.port}")
+        typing.type("call broker create queue kept {}")
+        number = typing.until("list queue name=kept", r"(\d+) +\d\d:\d\d:\d\d +- +kept\n")[1]
+        with Console(f"127.0.0.1:{running.port}") as console:
+            _wait_until_published(console, "kept")
+            console.call("broker", "delete", type="queue", name="kept")
+        typing.until("list queue", rf"{number} +\d\d:\d\d:\d\d +\d\d:\d\d:\d\d +kept\n")
+        typing.until(f"show {number}", r"config +name +kept\n")
+        typing.until("list", r"org.apache.qpid.broker +queue +\d+ +[1-9]\n")
+        before = len(typing.output.read_text())
+        typing.type("list queue name=other")
+        typing.type("list queue active name=kept")
+        typing.type("schema vhost")
+        typing.until("", r"Schema for class 'vhost'")
+        assert typing.end() == 0
+        assert "kept" not in typing.output.read_text()[before:]
+    finally:
+        running.kill()
+
+
+def test_a_user_who_may_not_listen_has_no_deleted_objects(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("acl deny all bind exchange name=qmf.default.topic\nacl allow all all\n")
+    running = RunningBroker(tmp_path, "--acl-file", str(rules))
+    running.start()
+    try:
+        result = CliRunner().invoke(
+            qpid_tool.command, [f"127.0.0.1:{running.port}"], input="call broker echo 7 x\nlist vhost\n"
+        )
+        assert result.exit_code == 0
+        assert result.stderr.startswith("qpid-tool: deleted objects will not be listed: ")
+        assert "OK: echo" in result.stdout
+        assert "Object Summary:" in result.stdout
+    finally:
+        running.kill()
+
+
+def _wait_until_published(console: Console, name: str) -> None:
+    """Wait until a console has heard of a queue, so that it hears of its end."""
+    with console.indications(events=False, heartbeats=False, objects=True) as changes:
+        console.call("broker", "echo", sequence=1, body="")
+        while (found := changes.next(PATIENCE_SECONDS)) is not None:
+            if isinstance(found, Data) and found.key == name:
+                return
+    raise AssertionError(f"{name} was never published")
 
 
 def test_schemas_and_agents(tool: Runs) -> None:

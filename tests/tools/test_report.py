@@ -274,6 +274,28 @@ def test_one_finding_is_reported_in_the_singular(kind: FindingKind) -> None:
     assert f"1 {kind.plural}" not in page.text
 
 
+@pytest.mark.parametrize("unit", WaitUnit)
+def test_one_of_everything_is_written_in_the_singular(unit: WaitUnit) -> None:
+    size = JournalSize(1, 1 << 16)
+    queue = dataclasses.replace(
+        plain_queue(), outstanding=1, live_bytes=1, enqueues=1, dequeues=1, record_bytes=1, in_doubt=1, peak_depth=1,
+        seconds=1.0, findings=tuple(Finding(kind, 1) for kind in FindingKind),
+        depth=DepthSeries(Axis.POSITION, (DepthPoint(0, 1),)),
+        sizes=(SizeBin(1, 2, 1),), waits=Waits(unit, 1, 1, 1, 1, 1), sizing=Sizing(0.9, size, size),
+    )  # fmt: skip
+    whole = content(queue)
+    totals = dataclasses.replace(
+        whole.totals, records=1, record_bytes=1, journal_bytes=1, files=1, in_doubt=1, outstanding=1
+    )
+    page = Page(render(dataclasses.replace(whole, totals=totals, inputs=(Input(STORE, "qstore", 1, 1),))))
+    text = " ".join(page.text.split())
+    wrong = (
+        r"(?<![\d.,×] )(?<![\d.,])\b1 (?:messages|records|bytes|files|stores|queues|pages|places|seconds|were|are)\b"
+    )
+    assert re.findall(wrong, text) == []
+    assert "outstanding 1 message in doubt 1 message " in text
+
+
 def test_the_examples_of_a_kind_are_those_of_all_queues() -> None:
     """Of 80 transactions in doubt 20 are listed, and one that concerns two queues once."""
     queues = []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 
 import pytest
 
-from qstore.broker.client import Message
+from qstore.broker.client import Connection, Message
+from qstore.broker.client.address import CLIENT_LOGGER
+from qstore.broker.client.links import DELAY
 from qstore.tools import drain, spout
-from qstore.tools.messaging import PrintFormatError, described, formatted
+from qstore.tools.messaging import PrintFormatError, StallWatch, described, formatted
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 
 
@@ -93,3 +96,30 @@ def test_formats() -> None:
     assert (
         described(Message(b"x", content_type="application/x")) == "Message(content_type='application/x', content=b'x')"
     )
+
+
+def test_verbose_says_when_it_is_connected(send: Runs) -> None:
+    result = send.result("-v", f"verbose-{uuid.uuid4()}; {{create: always}}")
+    assert "spout: Connected to 127.0.0.1:" in result.stderr
+    assert "onnected" not in send.result(f"quiet-{uuid.uuid4()}; {{create: always}}").stderr
+
+
+def test_warnings_of_the_client_are_shown_while_messages_are_sent(send: Runs) -> None:
+    result = send.result("-v", f"some-{uuid.uuid4()}; {{create: always, x-nonsense: 1}}")
+    assert result.exit_code == 0
+    assert "the option x-nonsense is ignored" in result.stderr
+
+
+def test_a_watch_replaces_the_warnings_of_the_client_about_delays(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger(CLIENT_LOGGER)
+    with StallWatch("test", Connection("localhost")):
+        log.warning("delayed", extra={DELAY: 5.0})
+        log.warning("another")
+    log.warning("delayed afterwards", extra={DELAY: 5.0})
+    assert caplog.messages == ["another", "delayed afterwards"]
+
+
+def test_ha_admin_is_reported(send: Runs) -> None:
+    result = send.result("--ha-admin", f"some-{uuid.uuid4()}; {{create: always}}")
+    assert result.exit_code == 0
+    assert "--ha-admin is ignored: no broker is the backup" in result.stderr

@@ -247,6 +247,9 @@ def test_another_store(tmp_path: Path, store: Path) -> None:
     assert [line["kind"] for line in found] == ["opened", "message", "message"]
     assert "no such" in fails(store, f"load {tmp_path}/nosuch").lower()
     assert "is open already" in fails(store, f"load {tmp_path}/./store")
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java/00000000.jdb").write_bytes(b"x")
+    assert "a Berkeley DB JE store of Apache's Java broker" in fails(store, f"load {tmp_path}/java")
     assert "connection refused" in fails(store, "load amqp://127.0.0.1:1")
 
 

@@ -123,7 +123,7 @@ class BrokerOptions:
     @classmethod
     def take(cls, values: dict[str, Any]) -> BrokerOptions:
         """Take the options of `broker_options` out of a command's values."""
-        values.pop("ha_admin")
+        take_ha_admin(values)
         timeout = values.pop("broker_timeout")
         found = {"connect_timeout": timeout, "heartbeat": _HEARTBEAT, **take_security(values)}
         return cls(values.pop("url"), found | values.pop("connection_options"), timeout)
@@ -131,6 +131,17 @@ class BrokerOptions:
     def at(self, url: str) -> BrokerOptions:
         """The same for another broker."""
         return BrokerOptions(url, self.connection, self.timeout)
+
+
+HA_ADMIN: Final = click.option(
+    "--ha-admin", is_flag=True, help="Connect to a backup broker of a cluster; ignored with a line: there is none."
+)
+
+
+def take_ha_admin(values: dict[str, Any]) -> None:
+    """Take the option `HA_ADMIN` out of a command's values."""
+    if values.pop("ha_admin"):
+        say(str(click.get_current_context().info_name), "--ha-admin is ignored: no broker is the backup of another one")
 
 
 def take_security(values: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +189,7 @@ def broker_options_named(*timeout_flags: str) -> Callable[[_Function], _Function
                      help="URL of the broker: [user/password@]host[:port], or several separated by commas."),
         timeout_option(*timeout_flags, "broker_timeout"),
         security_options,
-        click.option("--ha-admin", is_flag=True, help="Accepted for compatibility, and ignored."),
+        HA_ADMIN,
         CONNECTION_OPTIONS,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -27,6 +28,7 @@ EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # terminated by a signal in this set
 _EXIT_SIGNAL: Final = 128  # plus the signal number, as a shell reports it
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 
@@ -59,10 +61,14 @@ def os_error_text(error: OSError, advise: Callable[[OSError], str] = lambda _: "
 def fail(program: str, text: str) -> NoReturn:
     """Print the reason on standard error and exit with `EXIT_UNUSABLE`."""
     say(program, text)
-    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
-        # Buffered output could not be written either; Python would report that again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    _drop_output()
     sys.exit(EXIT_UNUSABLE)
+
+
+def _drop_output() -> None:
+    """Drop buffered output, which could not be written either: Python would report that again at exit."""
+    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
 @contextmanager
@@ -123,6 +129,8 @@ class PathName(click.Path):
 def run(program: str, command: click.Command) -> NoReturn:
     """Run a console script. A closed output pipe (`| head`) ends it silently, as with other Unix commands.
 
+    Output that cannot be written, as on a full disk, ends it with one line and `EXIT_FAILED`.
+
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell reports (130, 143, 129),
     because exit code 1 would mean that damage was found. Cleanup code sees the signal as the exception
     KeyboardInterrupt.
@@ -138,6 +146,7 @@ def run(program: str, command: click.Command) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = command.main(prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -154,6 +163,12 @@ def run(program: str, command: click.Command) -> NoReturn:
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt as error:
         _interrupted(program, error)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            raise
+        say(program, os_error_text(error))
+        _drop_output()
+        sys.exit(EXIT_FAILED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -21,7 +21,7 @@ MAX_TEXT: Final = 500  # characters of a name or an example that a report shows
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPE: Final = re.compile(r"\\x([0-9a-f]{2})")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _CONTROL_ONLY: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 

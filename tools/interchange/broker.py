@@ -20,7 +20,7 @@ from qstore.broker.model.arguments import ALTERNATE, as_text
 from qstore.broker.model.configuration import Record, object_of, record_of
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
 from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_record, recorded_policy
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import is_brokers_own
 from qstore.broker.model.virtual_host import LIMITS
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_10.message import as_transfer
@@ -281,7 +281,7 @@ class BrokerImport:
             self._missing_queues = {
                 name: queue
                 for name, queue in intake.queues.items()
-                if name != WAITING and _queue(session, name) is None  # the broker makes it itself
+                if not is_brokers_own(name) and _queue(session, name) is None  # the broker makes it itself
             }
             self._missing_exchanges = self._find_exchanges(session)
             for name in intake.messages:
@@ -431,7 +431,8 @@ class BrokerImport:
             for name, queue in self._missing_queues.items()
             if self._declare(f'queue "{printable(name)}"', "queue.declare", queue=name, **_declared(queue))
         }
-        needed = self._intake.messages.keys() & self._intake.queues.keys() - {WAITING}
+        asked = self._intake.messages.keys() & self._intake.queues.keys()
+        needed = {name for name in asked if not is_brokers_own(name)}
         refused = [name for name in self._intake.messages if name in needed and not self._has(name)]
         if refused:
             text = f'queue "{printable(refused[0])}": the broker has refused it, and messages are for it'
@@ -639,7 +640,7 @@ class _Sending:
         self._advance(1)
         if self._count <= self._done:
             return
-        if message.queue == WAITING:  # only the broker puts messages there
+        if is_brokers_own(message.queue):  # only the broker puts messages there
             self.left_out += 1
             return
         sender = self._senders.get(message.queue)

@@ -22,10 +22,21 @@ from uuid import UUID
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, OPT_SORT_KEYS, JSONDecodeError, dumps, loads
 
 from qstore.broker.federation.shovel import COMPONENT as SHOVEL
-from qstore.broker.model.arguments import ALTERNATE, DELAYED_TYPE, MAX_MILLISECONDS, MAX_PRIORITY
+from qstore.broker.model.arguments import (
+    ALTERNATE,
+    DELAYED_TYPE,
+    HASH_HEADER,
+    HASH_PROPERTY,
+    HISTORY_LENGTH,
+    MAX_MILLISECONDS,
+    MAX_PRIORITY,
+)
 from qstore.broker.model.configuration import Record, Values, object_of, record_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.exchanges.delayed import DELAYED
+from qstore.broker.model.exchanges.dividing import CONSISTENT_HASH, LOCAL_RANDOM, MODULUS_HASH, RANDOM
+from qstore.broker.model.exchanges.history import MAX_LENGTH, RECENT_HISTORY
+from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.parameters import MAX_VALUE
 from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import (
@@ -37,17 +48,25 @@ from qstore.broker.model.policies import (
     recorded_policy,
 )
 from qstore.broker.model.queues.arguments import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
     DEAD_EXCHANGE,
     DEAD_KEY,
+    DEAD_STRATEGY,
     DELIVERY_LIMIT,
     EXPIRES,
     HIGHEST_PRIORITY,
+    KEEP_UNREAD,
+    MAX_AGE,
     MESSAGE_TTL,
+    OF_STREAMS,
     OVERFLOW,
     REJECT_DEAD,
+    REJECT_PUBLISH,
     SINGLE_ACTIVE,
+    is_interval,
 )
-from qstore.broker.model.queues.due import WAITING
+from qstore.broker.model.queues.due import is_brokers_own
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.virtual_host import LIMIT_NAMES
 from qstore.broker.model.virtual_host import LIMITS as LIMITS_RECORD
@@ -366,7 +385,11 @@ class _Reader:
                 alternate = ""
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
-            kept = {DELAYED_TYPE: arguments.pop(DELAYED_TYPE)} if DELAYED_TYPE in arguments else {}
+            kept = {each: arguments.pop(each) for each in _OF_EXCHANGES if each in arguments}
+            length = kept.get(HISTORY_LENGTH)
+            if isinstance(length, int) and length > MAX_LENGTH:
+                self._unmapped.add("exchange", name, f"{HISTORY_LENGTH} {length}: at most {MAX_LENGTH} are kept")
+                kept[HISTORY_LENGTH] = MAX_LENGTH
             for key, value in arguments.items():
                 self._unmapped.add("exchange", name, f"{key} {value} is not known")
             if alternate:
@@ -522,7 +545,7 @@ class DefinitionsWriter:
     def queue(self, queue: Queue) -> None:
         """Add a queue."""
         vhost, name = split_name(queue.name)
-        if not self._has_name("queue", queue.name) or name == WAITING or name.startswith(LEDGER_QUEUES):
+        if not self._has_name("queue", queue.name) or is_brokers_own(name) or name.startswith(LEDGER_QUEUES):
             self._left_out.add(f"queue {queue.name}")
             return
         arguments = queue_arguments_to_rabbitmq(printable(queue.name), _plain(queue.arguments), self.unmapped)
@@ -552,10 +575,10 @@ class DefinitionsWriter:
             return
         alternate = split_name(exchange.alternate_exchange or "")[1]
         for key, value in _plain(exchange.arguments).items():
-            if (key == ALTERNATE and value == alternate) or key == DELAYED_TYPE:
+            if (key == ALTERNATE and value == alternate) or key in _OF_EXCHANGES:
                 continue
             self.unmapped.add("exchange", shown, f"{key} {value} is not known")
-        arguments = {key: value for key, value in _plain(exchange.arguments).items() if key == DELAYED_TYPE}
+        arguments = {key: value for key, value in _plain(exchange.arguments).items() if key in _OF_EXCHANGES}
         if self._has_alternate("exchange", exchange.name, exchange.alternate_exchange):
             arguments[ALTERNATE] = alternate
         self._add(
@@ -702,8 +725,10 @@ def _plain(arguments: TypedMap) -> dict[str, Any]:
 #     x-single-active-consumer
 #     x-max-priority                      the same; from qpid.priorities, which is one more
 #     x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
-#     x-dead-letter-routing-key           is no other
-#     x-queue-type: classic, quorum       the same, with x-delivery-limit; of other types, a note says what they lose
+#     x-dead-letter-routing-key,          is no other; at-least-once for quorum queues with reject-publish
+#     x-dead-letter-strategy
+#     x-queue-type: classic, quorum,      the same, with x-delivery-limit, and x-max-age and the like; of other types, a
+#     stream                              note says what they lose
 #     x-queue-mode, x-queue-version,      the same, without effect: where and how a queue is kept does not change what
 #     x-queue-master-locator              it does
 #     other arguments of placement        nothing
@@ -725,13 +750,14 @@ LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.m
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
 _CLASSIC: Final = "classic"
 _QUORUM: Final = "quorum"
+_STREAM: Final = "stream"
 _TYPE: Final = "x-queue-type"
 TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
 WITHOUT_EFFECT: Final = (_TYPE, "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 DECLARED: Final = (
-    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, DELIVERY_LIMIT,
-    *WITHOUT_EFFECT,
+    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, DEAD_STRATEGY,
+    DELIVERY_LIMIT, *OF_STREAMS, *WITHOUT_EFFECT,
 )  # fmt: skip
 """Arguments that a queue keeps as it was declared with them."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
@@ -740,7 +766,7 @@ _MAX_NAME: Final = 255  # bytes
 PLACEMENT: Final = frozenset(
     (
         *WITHOUT_EFFECT[1:], "x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size",
-        "x-initial-cluster-size",
+        "x-initial-cluster-size", "x-initial-group-size", "x-deliver-limit", "x-stream-filter-size-bytes",
     )
 )  # fmt: skip
 JOURNAL: Final = frozenset(
@@ -750,9 +776,12 @@ JOURNAL: Final = frozenset(
     )
 )  # fmt: skip
 """Likewise, the other way round."""
-_ROUTING_TYPES: Final = ("direct", "topic", "fanout", "headers")
+_OF_PLUGINS: Final = (CONSISTENT_HASH, LOCAL_RANDOM, MODULUS_HASH, RANDOM, RECENT_HISTORY)
+_ROUTING_TYPES: Final = ("direct", "topic", "fanout", "headers", *_OF_PLUGINS)
 EXCHANGE_TYPES: Final = frozenset((*_ROUTING_TYPES, DELAYED))
-OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
+_OF_EXCHANGES: Final = (DELAYED_TYPE, HASH_HEADER, HASH_PROPERTY, HISTORY_LENGTH)
+"""Arguments of exchanges that both sides have."""
+OWN_EXCHANGES: Final = frozenset(MANAGEMENT_EXCHANGES)
 """Those of this broker's management."""
 STANDARD_PREFIX: Final = "amq."
 STANDARD: Final = {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
@@ -786,8 +815,10 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     """The arguments of a queue of RabbitMQ."""
     kind = given.get(_TYPE, _CLASSIC)
     arguments = {key: given[key] for key in DECLARED if _is_declared(key, given.get(key))}
-    if kind not in (_CLASSIC, _QUORUM):
-        unmapped.add("queue", name, f"{_TYPE} {kind}: it is a durable queue, without replicas and streaming")
+    if kind not in (_CLASSIC, _QUORUM, _STREAM):
+        unmapped.add("queue", name, f"{_TYPE} {kind}: it is a durable queue, without replicas")
+    if kind != _STREAM:
+        arguments = {key: value for key, value in arguments.items() if key not in OF_STREAMS}
     if arguments.get(_TYPE) != _QUORUM:
         arguments.pop(DELIVERY_LIMIT, None)
     overflow = given.get(OVERFLOW, "drop-head")
@@ -798,6 +829,10 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
         arguments[DEAD_EXCHANGE] = exchange_name(arguments[DEAD_EXCHANGE])
     else:
         arguments.pop(DEAD_KEY, None)
+    if arguments.get(DEAD_STRATEGY) == AT_LEAST_ONCE and not (
+        kind == _QUORUM and arguments.get(OVERFLOW) == REJECT_PUBLISH and DEAD_EXCHANGE in arguments
+    ):
+        arguments[DEAD_STRATEGY] = AT_MOST_ONCE  # as RabbitMQ does it
     for key, value in given.items():
         if key not in arguments and key not in PLACEMENT and key != _TYPE:
             unmapped.add("queue", name, f"{key} {value} is not known")
@@ -859,8 +894,12 @@ def _is_declared(key: str, value: object) -> bool:
         return type(value) is int and 0 <= value <= MAX_PRIORITY
     if key in (DEAD_EXCHANGE, DEAD_KEY):
         return _is_name(value)
+    if key == DEAD_STRATEGY:
+        return value in (AT_MOST_ONCE, AT_LEAST_ONCE)
     if key == DELIVERY_LIMIT:
         return type(value) is int and -1 <= value < 1 << 32
+    if key in (MAX_AGE, KEEP_UNREAD):
+        return is_interval(key, value)
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0
 
 

@@ -22,6 +22,7 @@ from qstore.tools.interchange.definitions import (
     read_definitions,
 )
 from qstore.tools.interchange.items import ExportWriter, InterchangeError, ItemSink, ReadExport
+from qstore.tools.interchange.java_broker import is_java_configuration, read_java_configuration
 from qstore.tools.interchange.json_lines import JsonLinesWriter, read_json_lines
 from qstore.tools.interchange.parquet import ParquetWriter, read_parquet
 
@@ -142,7 +143,7 @@ def read_export(
         path: the file.
         sink: takes the items.
         is_edited: whether it was edited: JSON lines only.
-        definitions: how RabbitMQ's definitions are read; None if they are not.
+        definitions: how RabbitMQ's definitions and the Java broker's configuration are read; None if they are not.
 
     Raises:
         InterchangeError: it is not an export, or damaged.
@@ -160,6 +161,8 @@ def read_export(
             begin = file.peek(_BUFFER).lstrip()
             if definitions is not None and begin.startswith(b"{") and are_definitions(begin):
                 return read_definitions(file, sink, definitions)
+            if definitions is not None and is_java_configuration(begin):
+                return read_java_configuration(path, sink, definitions)
             if magic != _ZSTD:
                 return _read_stream(file, sink, is_edited=is_edited)
             decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)

@@ -119,7 +119,7 @@ def import_into_broker(read: Read, url: str, *, rate: float, dry_run: bool, agai
     intake = Intake(None)
     identity = read(intake)
     with ExitStack() as stack:
-        connection = stack.enter_context(Connection(url))
+        connection = stack.enter_context(Connection(url, send_timeout=None))
         new = _new_hosts(connection, intake)
         if not dry_run:
             _create_hosts(connection, intake, new)
@@ -129,7 +129,7 @@ def import_into_broker(read: Read, url: str, *, rate: float, dry_run: bool, agai
             if host in new and dry_run:
                 to_host = NoHost()
             elif host != DEFAULT_HOST:
-                to_host = stack.enter_context(Connection(url, virtual_host=host))
+                to_host = stack.enter_context(Connection(url, virtual_host=host, send_timeout=None))
             works[host] = BrokerImport(to_host, _part(intake, host), rate, host, connection)
         pasts = [None if again else work.past(identity) for work in works.values()]
         if dry_run and not all(pasts):

@@ -131,8 +131,8 @@ def _section(title: str, *parts: str) -> Markup:
 
 def _totals(content: ReportContent) -> Iterator[Markup]:
     totals = content.totals
-    yield metric("outstanding", count(totals.outstanding), "messages")
-    yield metric("in_doubt", count(totals.in_doubt), "messages")
+    for name, messages in (("outstanding", totals.outstanding), ("in_doubt", totals.in_doubt)):
+        yield metric(name, count(messages), "message" if messages == 1 else "messages")
     yield metric("live_bytes", human(totals.live_bytes))
     yield metric("queues", count(totals.queues), f"in {plural(totals.stores, 'store')}")
     yield metric("records", count(totals.records), human(totals.record_bytes))

@@ -47,7 +47,8 @@
       row.hidden = !fits;
       visible += fits ? 1 : 0;
     });
-    shown.textContent = `${visible.toLocaleString("en")} of ${rows.length.toLocaleString("en")} queues`;
+    const all = rows.length === 1 ? "1 queue" : `${rows.length.toLocaleString("en")} queues`;
+    shown.textContent = `${visible.toLocaleString("en")} of ${all}`;
   };
   filter.addEventListener("input", apply);
   found.addEventListener("change", apply);
