@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import REASONS, Unrun
+from tests.conftest import LONG, REASONS, SAMPLED, Unrun, has_core_tests
 from tests.support import compiled
 
 ROOT = Path(__file__).parents[1]
@@ -275,6 +275,23 @@ def test_the_check_itself_finds_layouts() -> None:
 
 
 # ---- skips ----
+
+
+def test_the_core_suite_leaves_out_what_is_there() -> None:
+    names = (*LONG, *SAMPLED)
+    functions = {name: name.partition("::")[2].partition("[")[0] for name in names}
+    sources = {name: (ROOT / name.partition("::")[0]).read_text() for name in names}
+    assert [name for name in names if functions[name] and f"def {functions[name]}" not in sources[name]] == []
+
+
+def test_the_core_suite_has_a_crash_simulation_and_a_process_of_each_kind() -> None:
+    modules = {path for folder in ("faults", "system") for path in (ROOT / "tests" / folder).glob("test_*.py")}
+    core = {path.stem.removeprefix("test_") for path in modules if has_core_tests(path)}
+    assert core > {"journal_crashes", "store_crashes", "broker_crashes", "store_killed", "broker_killed", "qpidd_start"}
+    assert not has_core_tests(ROOT / "tests/faults/test_group_crashes.py")
+    assert has_core_tests(ROOT / "tests/test_house.py")
+    assert not has_core_tests(ROOT / "tests/spark")
+    assert all(map(has_core_tests, (ROOT / "tests", *(ROOT / "tests" / room for room in ROOMS))))
 
 
 def test_ci_refuses_skips_for_want_of_a_program() -> None:

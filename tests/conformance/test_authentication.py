@@ -102,7 +102,9 @@ def test_a_failed_login_is_answered_late_for_any_user(broker: RunningBroker) -> 
 
 
 @pytest.mark.parametrize("protocol", ["amqp0-10", "amqp1.0"])
-@pytest.mark.parametrize("mechanism", [*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "PLAIN"])
+@pytest.mark.parametrize(
+    "mechanism", [*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "CRAM-MD5-HASHED", "CRAM-MD5-HEX", "PLAIN"]
+)
 def test_the_client_speaks_every_mechanism(full_broker: str, mechanism: str, protocol: str) -> None:
     options = {"username": "anna", "password": "secret", "sasl_mechanisms": mechanism, "protocol": protocol}
     with Connection(full_broker, **options) as connection:

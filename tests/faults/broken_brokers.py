@@ -35,10 +35,13 @@ from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
+from qstore.broker.protocols.amqp_1_0 import links
 from qstore.broker.protocols.amqp_1_0 import session as links_session
+from qstore.broker.protocols.amqp_1_0.links import OutgoingLink
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.broker.protocols.amqp_1_0.session import Offsets, Session
 from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Transactions
-from qstore.broker.protocols.consumer import numbers_among
+from qstore.broker.protocols.consumer import HeldRun, numbers_among
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.page_file import Extent
@@ -52,7 +55,6 @@ from tests.support.bodies import joined
 _sound_publish = Router.publish
 _sound_hold_run = CompletionLedger.hold_run
 _sound_dequeue_run = Queue.dequeue_run
-_sound_add_run = Queue.add_run
 _sound_hold = Fifo.hold
 _sound_unfold_run = Fifo.unfold_run
 _sound_skip = RunEntry.skip
@@ -398,12 +400,6 @@ def _head_without_size(self: MessageRun) -> tuple[bytes, SizeField | None]:
     return head, None
 
 
-def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> None:
-    """A run, with what was held before it, may be delivered before it is on the disk."""
-    _sound_add_run(self, run, first, count, rid)
-    self._unsynced.held_from = self._unsynced.limit = NO_LIMIT
-
-
 def _run_not_held(_self: CompletionLedger, _first: int, _last: int) -> None:
     """The messages of a run are completed whether they are synced or not."""
 
@@ -420,7 +416,6 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "a message lost between two slices": partial(patch.object, Fifo, "hold", _hold_and_lose_one),
     "record ids of what has gone": partial(patch.object, RunEntry, "skip", _skip_without_records),
     "completed before the sync": partial(patch.object, CompletionLedger, "hold_run", _run_not_held),
-    "offered before the sync": partial(patch.object, Queue, "add_run", _run_offered_at_once),
     "headers with the size of another body": partial(patch.object, MessageRun, "stored_head", _head_without_size),
     "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
 }
@@ -459,6 +454,15 @@ def _records_of_the_next(self: Residency, stretch: Stretch, first: int, run: Mes
     return entries
 
 
+def _without_marks(self: Residency, stretch: Stretch, first: int, run: MessageRun) -> list[Entry]:
+    """A run that is read back has forgotten that it was delivered before."""
+    entries = _sound_run_entries(self, stretch, first, run)
+    for entry in entries:
+        if isinstance(entry, RunEntry):
+            entry.is_redelivered = False
+    return entries
+
+
 @contextmanager
 def _long_stretches(target: Any, name: str, broken: object) -> Iterator[None]:
     """With stretches that are long enough for runs."""
@@ -471,6 +475,7 @@ BROKEN_RUNS_READ: Final[dict[str, Callable[[], AbstractContextManager[object]]]]
     "a run without its last message": partial(_long_stretches, Stretch, "parts", _parts_without_their_last),
     "runs over what is not alike": partial(_long_stretches, Stretch, "parts", _parts_as_if_new),
     "records of the messages after them": partial(_long_stretches, Residency, "_run_entries", _records_of_the_next),
+    "marks of a run forgotten": partial(_long_stretches, Residency, "_run_entries", _without_marks),
 }
 """The same where runs are read back."""
 
@@ -549,3 +554,42 @@ BROKEN_LINKS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "published by a rollback": partial(patch.object, Transactions, "_roll_back", _kept_after_rollback),
 }
 """The same where AMQP 1.0 is concerned."""
+
+
+# ---- runs of AMQP 1.0 ----
+
+_sound_with_ids = links.with_ids
+_sound_sections = OutgoingLink._sections
+_sound_accept = links_session.accept
+
+
+def _ids_of_the_next(frames: bytes, size: int, at: int, first: int, count: int) -> bytes:
+    """Each message of a run has the delivery-id of the next one."""
+    return _sound_with_ids(frames, size, at, first + 1, count)
+
+
+def _sections_as_if_new(self: OutgoingLink, message: SectionMessage, *, is_redelivered: bool) -> bytes:
+    """A run is not marked as delivered before."""
+    return _sound_sections(self, message, is_redelivered=False)
+
+
+def _held_by_another_number(queue: Queue, entry: RunEntry, consumer: Any, first: int) -> HeldRun:
+    """A run is known by the number after that of its first message."""
+    return HeldRun(queue, entry, consumer, first + 1)
+
+
+def _accept_without_last_of_run(tick: Tick, acquired: Any, done: Callable[[Exception | None], None]) -> Any:
+    """Of a part of a run that is accepted, the last one stays."""
+    for _, entry in acquired:
+        if isinstance(entry, RunEntry) and entry.count > 1:
+            entry.count -= 1
+    return _sound_accept(tick, acquired, done)
+
+
+BROKEN_LINKS_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "delivery-ids of the next ones": partial(_long_stretches, links, "with_ids", _ids_of_the_next),
+    "marks of a run left out": partial(_long_stretches, OutgoingLink, "_sections", _sections_as_if_new),
+    "held by another number": partial(_long_stretches, links, "HeldRun", _held_by_another_number),
+    "accepted without its last": partial(_long_stretches, links_session, "accept", _accept_without_last_of_run),
+}
+"""The same where AMQP 1.0 delivers runs."""

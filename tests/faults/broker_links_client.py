@@ -136,11 +136,11 @@ class LinksSession:
             self._detached(fields)
         elif name in ("end", "close"):
             error = fields["error"].fields
-            self.has_failed = error["condition"] != Condition.CONNECTION_FORCED
             is_full = (
                 name == "end" and error["condition"] == Condition.RESOURCE_LIMIT_EXCEEDED
             )  # where rejected ones go
-            require(not self.has_failed or is_full, f"{name}: {error}")
+            require(is_full or error["condition"] == Condition.CONNECTION_FORCED, f"{name}: {error}")
+            self.has_failed = self.has_failed or is_full  # the connection may be closed right after it
             self._send(name)
             self.end()
 

@@ -27,6 +27,7 @@ TABLES: Final = {
     "brokers: PLANTED": test_broker_crashes.PLANTED,
     "PLANTED_PAGING": test_broker_crashes.PLANTED_PAGING,
     "PLANTED_BASIC": test_broker_crashes.PLANTED_BASIC,
+    "PLANTED_LINKS_RUNS": test_broker_crashes.PLANTED_LINKS_RUNS,
     "PLANTED_RUNS": test_broker_crashes.PLANTED_RUNS,
     "PLANTED_RUNS_READ": test_broker_crashes.PLANTED_RUNS_READ,
     "PLANTED_SORTING": test_broker_crashes.PLANTED_SORTING,

@@ -7,7 +7,7 @@ same. Any index of any journal that was ever written in a history is tried once 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -18,9 +18,9 @@ from qstore.store.disk import Disk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import MessagesSinceIndex
-from qstore.store.journal.write import version_2_writer
+from qstore.store.journal.write import live_records, version_2_writer
 from qstore.store.journal.write.flushes import JournalOwner
-from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.journal.write.live_records import RestingRecords, parts_of
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing
 from qstore.store.journal.write.version_2_writer import Version2Writer, WriterState, open_writer, state_of
 from qstore.store.live.queue_journal import QueueJournal
@@ -175,10 +175,11 @@ class Seen(Counter[str]):
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    """Indexes whenever there can be one, and few messages that do not rest. Recoveries are compared."""
+    """Indexes whenever there can be one, few messages that do not rest, and short runs. Recoveries are compared."""
     for name, value in (("MIN_BYTES", 1), ("QUIET_BYTES", 1), ("BUSY_BYTES", 1), ("_BUSY_FACTOR", 0)):
         monkeypatch.setattr(index, name, value)
     monkeypatch.setattr(version_2_writer, "MAX_AWAKE", 3)
+    monkeypatch.setattr(live_records, "_MIN_FOUND", 2)
     monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     counts = Seen()
     recover, write = journal_recovery.recover_by_index, index.write_index
@@ -200,7 +201,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
         yield counts
 
 
-@pytest.mark.core
 def test_an_index_never_changes_what_a_start_finds(seen: Seen) -> None:
     crashes = StoreCrashes(share=0.3, life_class=IndexedLife)
     for seed in seeds_of_the_day(2):
@@ -252,6 +252,12 @@ def journals(disk: SimulatedDisk) -> list[str]:
 # ---- that these tests can fail ----
 
 
+def unfolded(run: Run) -> tuple[range, range]:
+    """The record ids of a run, and log offset and blocks of each."""
+    step = (run.packed & SIZE_MASK) << SIZE_BITS
+    return range(run.first, run.first + run.messages), range(run.packed, run.packed + run.messages * step, step)
+
+
 def lacks_the_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
     take = index.take_index
 
@@ -259,7 +265,7 @@ def lacks_the_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
         found = take(*arguments)
         if found is None or not found.header.messages:
             return found
-        parts = [index._unfolded(each) if isinstance(each, Run) else each[:2] for each in found.parts()]
+        parts = [unfolded(each) if isinstance(each, Run) else each[:2] for each in found.parts()]
         entries = sorted(entry for part in parts for entry in zip(*part, strict=True))[:-1]
         header = found.header._replace(messages=len(entries))
         return _Taken(header, index._columns(entries), [])
@@ -287,7 +293,38 @@ def keeps_what_is_dequeued_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessagesSinceIndex, "remove", remove)
 
 
-@pytest.mark.parametrize("plant", [lacks_the_last_message, is_of_a_later_moment, keeps_what_is_dequeued_later])
+def has_runs_one_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(rids: Sequence[int], packed: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+        longer = 0
+        for begin, end, is_run in parts_of(rids, packed):
+            first, longer = begin + longer, int(is_run and end < len(rids))
+            if first < end + longer:
+                yield first, end + longer, is_run
+
+    _replace_parts(monkeypatch, parts)
+
+
+def has_runs_without_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(rids: Sequence[int], packed: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+        for begin, end, is_run in parts_of(rids, packed):
+            yield begin, end - is_run, is_run
+
+    _replace_parts(monkeypatch, parts)
+
+
+def _replace_parts(monkeypatch: pytest.MonkeyPatch, parts: object) -> None:
+    """Where an index is written, and where a scan's records begin to rest."""
+    monkeypatch.setattr(index, "parts_of", parts)
+    monkeypatch.setattr(live_records, "parts_of", parts)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lacks_the_last_message, is_of_a_later_moment, keeps_what_is_dequeued_later, has_runs_one_too_long,
+        has_runs_without_their_last,
+    ],
+)  # fmt: skip
 def test_a_wrong_index_is_found(
     seen: Seen, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

@@ -16,12 +16,11 @@ from qstore.formats.amqp_0_9_1.frames import (
     HEARTBEAT,
     METHOD,
     OVERHEAD,
-    PROTOCOL_HEADER,
     decode_frame,
     encode_content,
     encode_frame,
 )
-from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
+from qstore.formats.amqp_0_9_1.methods import AMQP_0_9_1, Version, decode_method, encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
 from qstore.formats.values import typed_map
 from tests.support.processes import PATIENCE_SECONDS
@@ -45,24 +44,27 @@ class Received(NamedTuple):
 class BasicWire:
     """One end of a connection.
 
+    Args:
+        version: of the protocol.
+
     Attributes:
         received: the methods that came and were not taken, in order.
         heartbeats: how many came.
         max_frame: bytes of a frame at most, of those that are sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, version: Version = AMQP_0_9_1) -> None:
+        self.version = version
         self.received: list[Received] = []
         self.heartbeats = 0
         self.max_frame = FRAME_MIN_SIZE
         self._left = b""
         self._partial: dict[int, tuple[Received, int]] = {}  # by channel; -1 bytes before the header has come
 
-    @staticmethod
-    def encode(name: str, channel: int = 1, /, **values: Any) -> bytes:
+    def encode(self, name: str, channel: int = 1, /, **values: Any) -> bytes:
         """The frame of a method."""
         values = {key: typed_map(value) if isinstance(value, dict) else value for key, value in values.items()}
-        return encode_frame(METHOD, channel, encode_method(name, **values))
+        return encode_frame(METHOD, channel, encode_method(name, self.version, **values))
 
     def message(
         self, routing_key: str = "q", body: bytes = b"x", properties: Properties = PERSISTENT, **values: Any
@@ -85,7 +87,7 @@ class BasicWire:
             self.heartbeats += 1
         elif kind == METHOD:
             assert channel not in self._partial, "a method within content"
-            method, values = decode_method(payload)
+            method, values = decode_method(payload, self.version)
             found = Received(channel, method.name, values)
             if method.has_content:
                 self._partial[channel] = found, -1
@@ -108,12 +110,14 @@ class BasicWire:
 class BasicPeer(BasicWire):
     """A connection with channel 1 that is open, and calls methods one after the other."""
 
-    def __init__(self, port: int, *, max_frame: int = MAX_FRAME, channel_max: int = 1) -> None:
-        super().__init__()
+    def __init__(
+        self, port: int, *, max_frame: int = MAX_FRAME, channel_max: int = 1, version: Version = AMQP_0_9_1
+    ) -> None:
+        super().__init__(version)
         self.max_frame = max_frame
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(PROTOCOL_HEADER)
+        self.socket.sendall(version.header)
         self.expect("connection.start")
         self.send("connection.start-ok", 0, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
         self.expect("connection.tune")

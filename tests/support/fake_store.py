@@ -536,3 +536,6 @@ class Recorder:
 
     def queue_deleted(self) -> None:
         self.is_notified = True
+
+    def fail(self, error: Exception) -> None:
+        raise error

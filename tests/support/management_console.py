@@ -19,6 +19,7 @@ from qstore.broker.model.message import Message
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.topology import Topology
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, new_transfer, read_delivery_properties
+from qstore.broker.protocols.amqp_1_0.message import new_sections
 from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import BY_NAME
@@ -73,7 +74,7 @@ class Console:
         self._number = 0
         self.machines: list[Any] = []
         self.managed = managed(broker, "1.2", ports=lambda: [5672], machines=lambda: list(self.machines))
-        self.agent = Agent(self.managed, new_transfer, self._run)
+        self.agent = Agent(self.managed, new_transfer, new_sections, self._run)
 
     async def open(self) -> None:
         """Have its queues made."""
@@ -131,7 +132,11 @@ class Console:
             MESSAGE_PROPERTIES, {name: value for name, value in fields.items() if value is not None}
         )
         message = TransferMessage(header, body, exchange, delivery, 0.0)
-        self._wired.broker.router.publish(message, self._wired.broker.default_host.exchanges[exchange])
+        self.publish(message)
+
+    def publish(self, message: Message) -> None:
+        """Publish a message to its exchange."""
+        self._wired.broker.router.publish(message, self._wired.broker.default_host.exchanges[message.exchange])
 
     async def ask(self, opcode: str, content: Mapping[str, Any] | list[Any] | bytes, **options: Any) -> list[Reply]:
         """Send a request, and return all replies."""

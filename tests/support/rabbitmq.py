@@ -42,6 +42,7 @@ class RabbitMQ:
         (directory / "enabled").write_text(f"[{','.join(plugins)}].")
         (directory / "rabbitmq.conf").write_text(
             f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n"
+            "collect_statistics_interval = 200\n"
             if "rabbitmq_management" in plugins
             else ""
         )

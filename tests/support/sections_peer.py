@@ -151,6 +151,7 @@ class LinksPeer(FrameWire):
     def __init__(self, port: int) -> None:
         super().__init__()
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(AMQP_HEADER)
         self.do("open", container_id="test", max_frame_size=MAX_FRAME)
         self.do("begin", next_outgoing_id=0, incoming_window=MAX_WINDOW, outgoing_window=MAX_WINDOW)

@@ -60,22 +60,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 _TESTS: Final = Path(__file__).parent.parent
-_HALVES: Final = (("faults", "store", "system", "spark"), ("broker", "tools", "formats", "conformance"))
-"""Folders that take about as long as the others; each half is one process's."""
+_HALVES: Final = (("broker", "faults"), ("conformance", "formats", "interop", "spark", "store", "system", "tools"))
+"""Folders that take about as long as the others, in the core suite as well; each half is one process's."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile, in the process that starts the workers, unless it was done before or nothing is kept."""
+    """Compile, in the process that starts the workers, unless it was done before."""
     config = session.config
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None) or sys.dont_write_bytecode:
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         return
-    if any((_TESTS / "tools" / "__pycache__").glob("test_*-pytest-*.pyc")):
+    last = "spark" if config.option.everything else "tools"
+    if any((_TESTS / last / "__pycache__").glob("test_*-pytest-*.pyc")):
         return
     collecting = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+    collecting += ["--all"] if config.option.everything else []
     processes = [
-        subprocess.Popen([*collecting, *(str(_TESTS / folder) for folder in half)], stdout=subprocess.DEVNULL)
-        for half in _HALVES
+        subprocess.Popen(
+            [*collecting, *(f"--ignore={_TESTS / folder}" for folder in other_half)],
+            cwd=_TESTS.parent,
+            stdout=subprocess.DEVNULL,
+        )
+        for other_half in _HALVES
     ]
     for process in processes:
         process.wait()  # what is wrong with a module is reported when the workers collect it
