@@ -299,6 +299,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unrun.left_out += len(left_out)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.get_closest_marker("replaces") is None]
+    for item in items:
+        if profiles.is_nightly() or config.getoption("--examples") or item.get_closest_marker("soak") is not None:
+            item.add_marker(pytest.mark.timeout(0))  # takes as long as it is told to
     if not config.getoption("--examples"):
         return
     functions = {item: getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None)) for item in items}
