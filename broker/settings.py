@@ -121,6 +121,7 @@ class BrokerSettings:
         console_credentials: the file with its user and password; None for an anonymous one.
         telemetry: the URL to which spans of sampled messages are sent; None for nowhere.
         telemetry_limit: spans that may begin in a second.
+        log_statistics: intervals in seconds in which statistics are logged.
         log_status: whether the operational log is on when the broker starts.
         log_status_rules: which objects it is about.
         heartbeat_seconds: interval of the management agent's heartbeats and publications.
@@ -197,6 +198,7 @@ class BrokerSettings:
     console_credentials: str | None = None
     telemetry: str | None = None
     telemetry_limit: int = 200
+    log_statistics: tuple[float, ...] = ()
     log_status: bool = False
     log_status_rules: tuple[StatusRule, ...] = ()
     heartbeat_seconds: int = 10

@@ -29,6 +29,7 @@ from qstore.broker.log.status_log import StatusLog
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
+from qstore.broker.management.periodic_log import PeriodicLog
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.failover import KnownHosts
@@ -120,6 +121,7 @@ class Server:
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.known_hosts = KnownHosts(broker, new_transfer)
         self.agent: Agent | None = None
+        self._statistics: list[PeriodicLog] = []
         identity = Identity.of(settings.data_directory)
         if settings.federation_tag is None:
             broker.federation_tag = str(identity.instance)
@@ -132,6 +134,8 @@ class Server:
             )  # fmt: skip
             managed.federation = self.federation
             self.agent = Agent(managed, new_transfer, new_sections, self.work.run)
+            run = lambda work: self.work.run(work, _ignore_result)  # noqa: E731
+            self._statistics = [PeriodicLog(managed, each, run) for each in settings.log_statistics]
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._timer: asyncio.TimerHandle | None = None
         self._heap = Heap()
@@ -256,6 +260,8 @@ class Server:
             self.broker.tick.turns.do(host.idle_queues, self._delete_idle(host, host.idle_queues.take_due()))
         if self.agent is not None:
             self.agent.on_timer()
+            for each in self._statistics:
+                each.on_timer()
         if self._status is not None:
             self._status.write_left_out()
         self._heap.look()

@@ -409,6 +409,11 @@ _LOGGING: Final = Group(
         Option("log-category", _SWITCH, YES_NO, "yes", "Log the category"),
         Option("log-prefix", _TEXT, "STRING", "", "Prefix of all lines"),
         Option(
+            "log-statistics", _TEXT, "SECONDS,...", "", "Log rates, totals, peaks and sizes of the broker, the store, "
+            "virtual hosts, queues, exchanges, connections, sessions and subscriptions in each of these intervals: 60, "
+            "or 60,3600. Default: never",
+        ),
+        Option(
             "log-status", _SWITCH, YES_NO, "no", "Log what becomes of the broker, connections, sessions, queues, "
             "exchanges, bindings and subscriptions, each with a message id (BRK-1004 : Ready)",
         ),

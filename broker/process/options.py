@@ -152,6 +152,12 @@ _SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
+def seconds_of(text: str) -> float | None:
+    """A duration in seconds: a number, or one with a unit; None if it is none."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else float(found[1]) * _UNITS[found[2]]
+
+
 class Values:
     """The values of all options, given or default.
 
@@ -234,12 +240,11 @@ class Values:
         """The value of a duration in seconds. Raises OptionError."""
         option = self._table.by_name[name]
         one = self._one(option)
-        found = _DURATION.fullmatch(one.text)
-        if found is None:
+        seconds = seconds_of(one.text)
+        if seconds is None:
             raise OptionError(
                 f'{one.place}: "{shown(one.text)}" is not a duration: give seconds, or a number with s, ms, us or ns'
             )
-        seconds = float(found[1]) * _UNITS[found[2]]
         if not option.minimum <= seconds <= option.maximum:
             raise OptionError(
                 f'{one.place}: "{shown(one.text)}" is not from {option.minimum:,} to {option.maximum:,} seconds'

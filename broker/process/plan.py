@@ -24,7 +24,7 @@ from qstore.broker.model.store_protocol import StoreModule
 from qstore.broker.process.held_files import default_data_directory
 from qstore.broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
 from qstore.broker.process.option_table import GROUPS, OptionError, shown
-from qstore.broker.process.options import Table, Values, open_sources, read_sources
+from qstore.broker.process.options import Table, Values, open_sources, read_sources, seconds_of
 from qstore.broker.process.paging import NAME as PAGING_NAME
 from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
@@ -32,6 +32,8 @@ from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSetting
 
 _is_release: Final = re.compile(r"\d{1,3}(\.\d{1,4}){1,2}([-+.][0-9A-Za-z.]{1,40})?", re.ASCII).fullmatch
 
+_MAX_INTERVAL: Final = 86_400 * 7  # seconds between two logs of statistics
+_MAX_INTERVALS: Final = 4
 _MIN_MAINTENANCE: Final = 0.05  # seconds
 _QUEUE_SHARE: Final = 8  # of the memory ceiling is the default for one queue: 1/8
 _STREAMS: Final = ("stderr", "stdout", "syslog")
@@ -285,6 +287,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         console_credentials=values.text("console-credentials"),
         telemetry=values.text("telemetry"),
         telemetry_limit=values.number("telemetry-limit"),
+        log_statistics=_intervals(values),
         log_status=values.switch("log-status"),
         log_status_rules=_status_rules(values),
         heartbeat_seconds=values.number("mgmt-pub-interval"),
@@ -304,6 +307,21 @@ def known_hosts_of(values: Values) -> str:
     if not remotes_in(url):
         raise OptionError(f"--known-hosts-url: {url!a} has no address, as in amqp:tcp:broker1:5672,tcp:broker2:5672")
     return url
+
+
+def _intervals(values: Values) -> tuple[float, ...]:
+    """The intervals of `log-statistics`. Raises OptionError."""
+    text = values.text("log-statistics")
+    if text is None:
+        return ()
+    found = tuple(sorted({seconds_of(each) or 0.0 for each in re.split(r"[ ,]+", text)}))
+    if not 1 <= found[0] <= found[-1] <= _MAX_INTERVAL or len(found) > _MAX_INTERVALS:
+        raise OptionError(
+            f"--log-statistics: {text!a} is not one to {_MAX_INTERVALS} intervals of 1 to {_MAX_INTERVAL:,} seconds"
+        )
+    if not values.switch("mgmt-enable"):
+        raise OptionError("--log-statistics needs management: remove mgmt-enable=no")
+    return found
 
 
 def _status_rules(values: Values) -> tuple[StatusRule, ...]:

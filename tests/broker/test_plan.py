@@ -253,3 +253,16 @@ def test_a_value_that_says_nothing_is_refused(file: Path, line: str, why: str) -
 def test_releases_of_rabbitmq(file: Path, version: str) -> None:
     values = make_plan(["--config", str(file), f"--rabbitmq-version={version}"], {}).values
     assert settings_of(values, None).rabbitmq_version == version
+
+
+def test_intervals_of_statistics(file: Path) -> None:
+    def intervals(*given: str) -> tuple[float, ...]:
+        return settings_of(make_plan(["--config", str(file), *given], {}).values, None).log_statistics
+
+    assert intervals() == ()
+    assert intervals("--log-statistics", "3600,60s") == (60, 3600)
+    for value in ("0.5", "60,x", "1,2,3,4,5", "9999999", ","):
+        with pytest.raises(OptionError, match="is not one to 4 intervals of 1 to 604,800 seconds"):
+            intervals("--log-statistics", value)
+    with pytest.raises(OptionError, match="needs management"):
+        intervals("--log-statistics", "60", "--mgmt-enable", "no")

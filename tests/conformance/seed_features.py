@@ -108,11 +108,12 @@ TABLE: Final = """
     system/test_qpidd_start.py::test_passwords_are_not_logged
 + a log whose disk fails; 004:6775
     broker/test_logs.py::test_a_file_that_cannot_be_written
-~ statistics: rates, totals, peaks, sizes of each object; 004:5611-5727 000:471
++ statistics at intervals: rates, totals, peaks, average sizes, levels of each object; 004:5611-5727 000:471
+    broker/test_periodic_log.py::test_rates_totals_peaks_and_sizes_of_a_queue
+    system/test_broker_status_log.py::test_statistics_are_logged_at_intervals
     tools/web/test_collector.py::test_rates_are_of_one_to_two_intervals
     broker/test_statistics.py::TestQueue::test_high_and_low_water_marks
     broker/test_topology.py::test_what_was_counted_of_a_deleted_queue_and_exchange_is_in_the_log
-    = the broker logs them when an object ends; at intervals they are read: QMF, HTTP API, qpid-queue-stats --syslog
 / appenders of log4j, XML log configuration; 004:30886-30981 004:29327-29356
     = of the Java broker's logging library
 

@@ -15,7 +15,7 @@ from qstore.broker.log.status_log import STATUS_MESSAGES
 from qstore.broker.management.console import AgentError, Console
 from qstore.formats.values import typed_map
 from tests.support.certificates import Certificates
-from tests.support.processes import comes
+from tests.support.processes import PATIENCE_SECONDS, comes
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} MESSAGE ((?:\[ [^\]]* \] ){0,2})([A-Z]{3}-1\d{3}) : (.*)")
@@ -202,3 +202,24 @@ def test_management_switches_it(make_broker: BrokerMaker) -> None:
         "chosen) ] QUE-1001 : Create : Transient Owner:anonymous@QPID"
     ]
     assert not any("Ready" in line or ("Stopped" in line[-8:] and "BRK" in line) for line in reported)
+
+
+def test_statistics_are_logged_at_intervals(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--log-statistics", "1,3600").start()
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        session = connection.session()
+        receiver = session.receiver("orders; {create: always, node: {durable: true}}")
+        sender = session.sender("orders")
+        for _ in range(5):
+            sender.send(Message("x" * 1000, durable=True))
+        for _ in range(5):
+            receiver.fetch(timeout=PATIENCE_SECONDS)
+        session.acknowledge()
+        for text in (
+            "broker: ", "store: ", 'virtual host "/": ', 'queue "orders": ', 'exchange "": ', 'connection "127.0.0.1:',
+            'session "anonymous@QPID.', 'subscription "anonymous@QPID.',
+        ):  # fmt: skip
+            assert broker.has_logged(f" s: {text}"), text
+        assert broker.has_logged('queue "orders": is idle; so far in 5 messages (')
+    assert "Statistics of 3" not in broker.log_text()
+    assert broker.stop() == 0

@@ -65,10 +65,11 @@ def _alternate(view: _View) -> Reference | None:
 
 
 def _exchanges(managed: ManagedBroker) -> Iterable[tuple[str, Exchange]]:
-    return [(exchange.full_name, exchange) for exchange in _all_exchanges(managed)]
+    return [(exchange.full_name, exchange) for exchange in all_exchanges(managed)]
 
 
-def _all_exchanges(managed: ManagedBroker) -> list[Exchange]:
+def all_exchanges(managed: ManagedBroker) -> list[Exchange]:
+    """The exchanges of all virtual hosts."""
     return [exchange for host in managed.broker.hosts.values() for exchange in host.exchanges.values()]
 
 
@@ -135,7 +136,7 @@ def _bindings_of(managed: ManagedBroker, exchange: Exchange) -> Iterable[Binding
 
 
 def _bindings(managed: ManagedBroker) -> Iterator[tuple[str, _Bound]]:
-    for exchange in _all_exchanges(managed):
+    for exchange in all_exchanges(managed):
         for binding in _bindings_of(managed, exchange):
             bound = _Bound(exchange, binding)
             yield bound.key, bound
@@ -271,7 +272,7 @@ ROUTING_CLASS: Final = ManagedClass(
 
 
 def _onward(managed: ManagedBroker) -> Iterator[tuple[str, ExchangeBinding]]:
-    for exchange in _all_exchanges(managed):
+    for exchange in all_exchanges(managed):
         for binding in list(exchange.onward or ()):
             yield _onward_key(binding), binding
 
