@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import ArgumentCheck
+from qstore.broker.model.arguments import OF_SUBSCRIPTION, ArgumentCheck
 from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.configuration import Configuration
 from qstore.broker.model.counters import MessageSizes, QueueTotals, sum_of
@@ -334,6 +334,8 @@ class Broker:
                 for queue in host.queues.values():
                     self.quotas.queue_created(queue.creator)
                     host.idle_queues.used(queue)
+                    if queue.auto_delete_seconds and queue.arguments.get(OF_SUBSCRIPTION) is not None:
+                        host.idle_queues.begin(queue)
             for xid, effects in recovery.in_doubt.items():
                 self.distributed.recover(xid, effects, self.store.transactions.user_of(xid))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 from click.testing import CliRunner
-from proton import ConnectionException, Data, Delivery, Event, Link, Timeout, symbol
+from proton import ConnectionException, Data, Delivery, Event, Link, Terminus, Timeout, symbol
 from proton import Message as ProtonMessage
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container, DurableSubscription, LinkOption, Selector
@@ -138,6 +139,51 @@ def test_durable_subscriptions_of_a_container(broker: RunningBroker) -> None:
     kept = other.create_receiver(f"{container}_{name}", credit=1)
     assert kept.receive(PATIENCE_SECONDS).body == "kept"
     other.close()
+
+
+class Expires(LinkOption):
+    """A durable source with a time-out and an expiry policy, which is detached when its connection ends."""
+
+    def __init__(self, policy: int, timeout: int) -> None:
+        self._policy, self._timeout = policy, timeout
+
+    def apply(self, link: Link) -> None:
+        link.source.durability = Terminus.DELIVERIES
+        link.source.expiry_policy, link.source.timeout = self._policy, self._timeout
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_the_time_of_a_subscription_begins_again_with_the_broker(make_broker: BrokerMaker, way: str) -> None:
+    """Its queue has what was sent while it was detached; one without a time-out has expired with its session."""
+    broker = make_broker().start()
+    first = connect(broker)
+    container = first.container.container_id
+    for name, timeout in (("long", 3600), ("short", 2), ("none", 0)):
+        first.create_receiver("amq.fanout", name=name, options=Expires(Terminus.EXPIRE_WITH_SESSION, timeout))
+    first.create_receiver("amq.fanout", name="never", options=DurableSubscription())
+    first.create_sender("amq.fanout").send(ProtonMessage(body="kept", durable=True))
+    getattr(broker, way)()
+    broker.start()
+    connection = connect(broker)
+    for name in ("long", "never"):
+        assert connection.create_receiver(f"{container}_{name}", credit=1).receive(PATIENCE_SECONDS).body == "kept"
+
+    def is_there(name: str) -> bool:
+        try:
+            connection.create_sender(f"{container}_{name}", name=str(uuid.uuid4())).close()
+        except LinkDetached as error:
+            if error.condition != "amqp:not-found":
+                raise
+            return False
+        return True
+
+    assert not is_there("none")
+    until = time.monotonic() + PATIENCE_SECONDS
+    while is_there("short"):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert is_there("long")
+    connection.close()
 
 
 class Echo(MessagingHandler):

@@ -20,7 +20,7 @@ if it is stored, after its flush (`NO_TIME`, `NO_TIME_STORED`).
 Queues (`IdleQueues`): auto-delete queues with a timeout, and those with `x-expires`. The timeout starts when the last
 consumer or the owner is gone, each time that happens. The code that takes due queues checks whether they are still
 unused. If the broker stops before the timeout is over, the queue stays after the restart until it has been used again,
-because it is unknown whether it ever was.
+because it is unknown whether it ever was. That of a link of AMQP 1.0 was (`OF_SUBSCRIPTION`): its timeout starts again.
 
 Source: RabbitMQ, "Time-To-Live and Expiration".
 """

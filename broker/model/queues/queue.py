@@ -135,6 +135,7 @@ class Queue:
         bound_to: the exchanges that it is bound to, except the default one; maintained by them.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
         exclusive_consumer: its exclusive consumer; None if there is none.
+        keepers: links of AMQP 1.0 that it ends with, attached or not: it is in use as long as there are any.
         is_private: while it has an owner, whether others may not even browse it or have its messages moved.
         is_browse_only: whether all its consumers are browsers.
         max_consumers: the most consumers that it may have; 0 for no limit.
@@ -160,7 +161,7 @@ class Queue:
         "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
         "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
         "expires_seconds", "expiries", "host", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
-        "is_private", "is_redirect_source", "is_single_active", "journal", "limit", "marks", "max_consumers",
+        "is_private", "is_redirect_source", "is_single_active", "journal", "keepers", "limit", "marks", "max_consumers",
         "message_ttl", "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer",
         "residency", "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
@@ -211,6 +212,7 @@ class Queue:
 
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
+        self.keepers = 0
         self.is_single_active = is_single_active
         self.is_private = self.is_browse_only = self.is_early = self.is_kept_until_empty = False
         self.message_ttl: float | None = None
@@ -917,8 +919,8 @@ class Queue:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it has neither an owner nor consumers."""
-        return self.owner is None and not len(self._consumers)
+        """Whether it has neither an owner nor consumers, and no link keeps it."""
+        return self.owner is None and not len(self._consumers) and not self.keepers
 
     def add_consumer(self, consumer: Consumer, priority: int = 0) -> None:
         """Add a consumer, which gets messages after a call of `wake`; those of a higher priority are first."""

@@ -9,12 +9,22 @@
     null as a target          anonymous terminus: each message has its own address
 
 **Subscriptions.** The queue is named CONTAINER_LINK, or LINK if it is shared and global; of the name of the link only
-what precedes a `|` counts, as JMS clients need it. It ends with the link, unless the source is durable or never
-expires: then it is a durable queue that stays when the link is detached, collects messages, and ends when the link is
+what precedes a `|` counts, as JMS clients need it. It collects messages until the source expires, or the link is
 closed. Its selector is that of the queue, too, which drops what it does not match; a link with another one begins the
 subscription anew, as in JMS, unless it is in use. The capability `shared` allows several links to consume it, and with
 `global` also those of other containers. The argument `OF_SUBSCRIPTION` marks it: a queue without it that has the name
 by chance is neither used nor deleted.
+
+**Expiry.** When the queue of a subscription and a dynamic node end, unless the client closes the link before:
+
+    never                     never: the queue of the subscription is durable
+    others                    with the event that the policy names (`resuming`): the queue does not outlive the broker
+    others, with a timeout    so many seconds after that: the queue is auto-delete with a timeout, and durable if the
+                              source is. After a restart of the broker its time begins again, unless the link is
+                              attached
+
+A dynamic node that outlives its link is marked by the argument `OF_SUBSCRIPTION`, too, with the link that it ends with:
+it does so again if the same client attaches that link to its address, also after a restart.
 
 **Binding keys.** That of the address or of a filter; otherwise every message of a topic exchange or a headers exchange
 matches, and elsewhere the empty key.
@@ -63,7 +73,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.queues.arguments import FILTER, LIFETIME
+from qstore.broker.model.queues.arguments import AUTO_DELETE_TIMEOUT, FILTER, LIFETIME
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import FILTER as STREAM_FILTER
 from qstore.broker.model.queues.stream import MATCH_UNFILTERED, NAME, START, Stream
@@ -89,14 +99,22 @@ from qstore.broker.protocols.amqp_1_0.links import (
 )
 from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
-from qstore.broker.protocols.amqp_1_0.resuming import NEVER_SECONDS, LinkKey, Resumption, read_unsettled
+from qstore.broker.protocols.amqp_1_0.resuming import (
+    LINK_DETACH,
+    NEVER,
+    NEVER_SECONDS,
+    POLICIES,
+    LinkKey,
+    Resumption,
+    read_unsettled,
+)
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
 from qstore.broker.protocols.consumer import MessageCondition, SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
 from qstore.formats.amqp_1_0.values import Described, Value, plain_key
-from qstore.formats.values import STR16, TYPES, TypedMap, TypedValue
+from qstore.formats.values import STR16, TYPES, UINT32, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.session import Session
@@ -115,19 +133,18 @@ _MAX_IGNORED: Final = 20  # lines in the log for one link
 
 _RECEIVER: Final = True
 _SECOND: Final = 1  # receiver-settle-mode
-_UNSETTLED_STATE: Final = 2  # terminus-durability
+_CONFIGURATION: Final = 1  # terminus-durability
+_UNSETTLED_STATE: Final = 2
 
 Unsettled = tuple[tuple[tuple[Value, Value], ...], bool]
 """A map of unsettled deliveries, and whether it is incomplete."""
 
 _COPY: Final = "copy"
 _MOVE: Final = "move"
-_LINK_DETACH: Final = "link-detach"
-_NEVER: Final = "never"
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DIST_MODES: Final = "supported-dist-modes"
 _DYNAMIC_PREFIX: Final = "amq.dyn-"
-_MARK: Final = TypedMap(((OF_SUBSCRIPTION, TypedValue(STR16, "yes")),))
+_MARK: Final = OF_SUBSCRIPTION, TypedValue(STR16, "yes")
 _ANY_CONTENT: Final = TypedValue(STR16, "true()")
 _MATCH_ALL: Final = TypedMap((("x-match", TypedValue(STR16, "all")),))
 
@@ -391,6 +408,8 @@ class Attach:
         session = self.session
         topology = session.virtual_host.topology
         self.is_made = True
+        if properties.ends_with_link:
+            properties = self._as_kept(properties)
         if properties.is_exchange:
             await topology.declare_exchange(
                 name, properties.exchange_type, durable=properties.is_durable,
@@ -406,7 +425,31 @@ class Attach:
         )  # fmt: skip
         self.node = Node(NodeKind.QUEUE, name)
         if properties.ends_with_link:
+            self._own(queue)
+
+    def _as_kept(self, properties: NodeProperties) -> NodeProperties:
+        """The properties of a dynamic node with what it needs to outlive its link."""
+        if self.policy != NEVER and not self.timeout:
+            return properties
+        entries = {**dict(properties.arguments.entries), OF_SUBSCRIPTION: TypedValue(STR16, self.subscription_name)}
+        if self.policy != NEVER and not properties.is_exchange:
+            entries.setdefault(AUTO_DELETE_TIMEOUT, TypedValue(UINT32, self.timeout))
+            properties = properties._replace(is_auto_delete=True)
+        return properties if properties.is_exchange else properties._replace(arguments=TypedMap(tuple(entries.items())))
+
+    def _own(self, queue: Queue) -> None:
+        """A queue ends with the link, once its terminus expires."""
+        if queue not in self.owned:
             self.owned.append(queue)
+            queue.keepers += 1
+
+    def _claim(self, name: str) -> None:
+        """Take over what was kept of the link: the queue of that name. Others end."""
+        for queue in self.session.connection.resumable.take_nodes(self.key):
+            if queue.name == name:
+                self.owned.append(queue)
+            else:
+                self.session.let_go(queue)
 
     async def make_dynamic(self, properties: NodeProperties) -> None:
         """Make a node with a name of the broker. Raises ModelError."""
@@ -437,10 +480,11 @@ class Attach:
         topology = session.virtual_host.topology
         exchange = topology.find_exchange(node.name)
         name = self.subscription_name
-        self._is_durable = self.is_durable_subscription
+        self._claim(name)
+        self._is_durable = self._never_expires
         self.queue = queue = await self._subscription_queue(name)
         if not self._is_durable:
-            self.owned.append(queue)
+            self._own(queue)
         key, arguments = self._binding_of(exchange)
         await topology.bind(name, exchange.name, key, arguments, caller=session)
 
@@ -451,7 +495,16 @@ class Attach:
         queue = queues.get(name)
         if queue is not None and queue.arguments.get(OF_SUBSCRIPTION) is None:
             raise ResourceLockedError(f'queue "{name}" exists, and is not a subscription')
+        if queue is not None and queue.auto_delete:
+            if self._is_durable:
+                raise ResourceLockedError(f'there is a subscription with the name "{name}" that expires')
+            if self._has_other_selector(queue) and not queue.consumer_count:
+                await session.virtual_host.topology.delete_queue(name, caller=session)
+                self.owned.clear()
+                return await self._subscription_queue(name)
         if queue is not None and not queue.auto_delete:
+            if self._asks_for_durable:
+                self._is_durable = True  # it was made as one that never expires, and stays so
             if self._is_durable and not self._has_other_selector(queue):
                 return queue
             if self._is_durable and not queue.consumer_count:
@@ -460,13 +513,18 @@ class Attach:
             if self._is_durable:
                 raise ResourceLockedError(f'subscription "{name}" is in use with another selector')
             raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
-        arguments = _MARK
+        arguments = [_MARK]
         if self.filters.selector is not None:  # what it does not match must not collect there
-            arguments = TypedMap((*_MARK.entries, (FILTER, TypedValue(STR16, self.filters.selector.text))))
+            arguments.append((FILTER, TypedValue(STR16, self.filters.selector.text)))
+        timeout = 0 if self._is_durable else self.timeout
+        if timeout:
+            arguments.append((AUTO_DELETE_TIMEOUT, TypedValue(UINT32, timeout)))
+        is_durable = self._is_durable or (timeout > 0 and self._asks_for_durable)
         try:
             made = await session.virtual_host.topology.declare_queue(
-                name, durable=self._is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
-                auto_delete=not self._is_durable, arguments=arguments, caller=session, must_be_new=queue is None,
+                name, durable=is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
+                auto_delete=not self._is_durable, arguments=TypedMap(tuple(arguments)), caller=session,
+                must_be_new=queue is None,
             )  # fmt: skip
         except PreconditionFailedError:
             if queue is not None or name not in queues:
@@ -484,11 +542,31 @@ class Attach:
         typed, selector = queue.arguments.get(FILTER), self.filters.selector
         return typed is not None and typed.value != (None if selector is None else selector.text)
 
+    # ---- when the terminus expires ----
+
     @property
-    def is_durable_subscription(self) -> bool:
-        """Whether a subscription outlives its link."""
-        terminus = self.terminus or {}
-        return bool(terminus["durable"]) or terminus["expiry_policy"] == _NEVER
+    def _asks_for_durable(self) -> bool:
+        return bool((self.terminus or {})["durable"])
+
+    @property
+    def _never_expires(self) -> bool:
+        """Whether a subscription stays until its link is closed."""
+        return (self.terminus or {}).get("expiry_policy") == POLICIES[NEVER]
+
+    @property
+    def policy(self) -> int:
+        """The number of the expiry policy; a link of a client without a container cannot be attached again."""
+        if not self.session.connection.container:
+            return LINK_DETACH
+        return POLICIES.index((self.terminus or {})["expiry_policy"])
+
+    @property
+    def timeout(self) -> int:
+        """Seconds from the event that the policy names to the end of the terminus."""
+        if not self.session.connection.container:
+            return 0
+        seconds: int = (self.terminus or {})["timeout"]
+        return min(seconds, self.session.broker.settings.session_timeout_max_seconds)
 
     @property
     def subscription_name(self) -> str:
@@ -521,7 +599,7 @@ class Attach:
     def abandon(self) -> None:
         """The link is refused after all: give up what was made for it."""
         for queue in self.owned:
-            self.session.disown(queue)
+            self.session.let_go(queue)
         self.owned.clear()
         if self._kept is not None and not self._kept.consumer_count:
             self.session.disown(self._kept)
@@ -532,9 +610,23 @@ class Attach:
         """Make the link; everything for it is there. Raises ModelError or ConditionError."""
         if not self.is_source or self.is_management:
             self._ignore_properties()
+        if self.queue is None:
+            self._claim_node()
         if self.is_source and self.is_management:
             return AnswerLink(self.session, self.handle, self.name, self._max_message)
         return self._make_outgoing() if self.is_source else self._make_incoming()
+
+    def _claim_node(self) -> None:
+        """A link to a queue ends with it, if it is a dynamic node that was made for the link."""
+        node, session = self.node, self.session
+        name = "" if node is None or node.kind is not NodeKind.QUEUE else node.name
+        self._claim(name)
+        queue = session.virtual_host.queues.get(name)
+        mark = None if queue is None or self.is_made else queue.arguments.get(OF_SUBSCRIPTION)
+        if queue is None or mark is None or mark.value != self.subscription_name or queue.creator != session.user:
+            return
+        if session.connection.container and queue.name != self.subscription_name:
+            self._own(queue)
 
     # ---- resuming ----
 
@@ -553,11 +645,10 @@ class Attach:
             return 0
         if self.is_source and (self._fields["snd_settle_mode"] == SETTLED or self.is_browsing):
             return 0
-        seconds: int = terminus["timeout"]
-        is_kept = terminus["durable"] == _UNSETTLED_STATE and terminus["expiry_policy"] == _NEVER
+        seconds, is_kept = self.timeout, terminus["durable"] == _UNSETTLED_STATE and self._never_expires
         if not seconds and is_kept and not self._asks(SHARED):
-            seconds = NEVER_SECONDS
-        return min(seconds, self.session.broker.settings.session_timeout_max_seconds)
+            seconds = min(NEVER_SECONDS, self.session.broker.settings.session_timeout_max_seconds)
+        return seconds
 
     @property
     def _settles_first(self) -> bool:
@@ -598,12 +689,12 @@ class Attach:
                 session.broker.authorization.check_publish(session.connection, exchange, key)
         link = IncomingLink(session, self.handle, self.name, node, self.address or "")
         link.delivery_count = self._fields.get("initial_delivery_count") or 0
-        link.owned = self.owned
+        link.owned, link.policy = self.owned, self.policy if self.owned else LINK_DETACH
         link.is_control, link.is_management = self.is_control, self.is_management
         if not self.is_control and not self.is_management:
             link.settles_first = self._settles_first
             if self.kept_seconds:
-                link.resumption = Resumption(self.key, self.kept_seconds, link.address)
+                link.resumption = Resumption(self.key, self.kept_seconds, link.address, self.policy)
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -638,18 +729,18 @@ class Attach:
             protocol=AMQP_1_0,
         )  # fmt: skip
         session.virtual_host.idle_queues.used(queue)
-        link.owned = self.owned
+        link.owned, link.policy = self.owned, self.policy if self.owned else LINK_DETACH
         link.is_durable = self._is_durable
         link.keeps_offset = self._offset_name
         can_resume = link.acquires and not queue.auto_delete and not isinstance(queue, Stream)
         if can_resume and self.kept_seconds:
-            link.resume(Resumption(self.key, self.kept_seconds, queue))
+            link.resume(Resumption(self.key, self.kept_seconds, queue, self.policy))
         return link
 
     def _arguments_of(self, queue: Queue) -> TypedMap:
         """The arguments of a subscription to a queue: the properties of the link, and the filters of streams."""
         entries = dict((*self._properties.entries, *self.filters.of_streams))
-        if isinstance(queue, Stream) and NAME not in entries and self.is_durable_subscription:
+        if isinstance(queue, Stream) and NAME not in entries and (self._asks_for_durable or self._never_expires):
             self._offset_name = self.subscription_name
             entries[NAME] = TypedValue(STR16, self._offset_name)
         return TypedMap(tuple(entries.items()))
@@ -731,12 +822,17 @@ class Attach:
         if self._offset_name:
             return actual
         resumption = None if isinstance(link, AnswerLink) else link.resumption
-        actual["timeout"] = 0 if resumption is None else resumption.seconds
-        if not self._is_durable:
-            actual["durable"] = 0
-            actual["expiry_policy"] = _LINK_DETACH
-        else:
-            actual["expiry_policy"] = _NEVER
+        policy, durable, actual["timeout"] = LINK_DETACH, 0, 0
+        if resumption is not None:
+            policy = LINK_DETACH if resumption.policy == NEVER else resumption.policy
+            actual["timeout"] = resumption.seconds
+        if self._is_durable:
+            policy, durable = NEVER, self.terminus["durable"]
+        elif not isinstance(link, AnswerLink) and link.owned:
+            policy, queue = link.policy, link.owned[0]
+            durable = min(self.terminus["durable"], _CONFIGURATION) if queue.durable else 0
+            actual["timeout"] = 0 if policy == NEVER else queue.auto_delete_seconds
+        actual["durable"], actual["expiry_policy"] = durable, POLICIES[policy]
         return actual
 
     def _actual_capabilities(self, link: Link) -> tuple[str, ...]:

@@ -38,9 +38,12 @@ from typing import Any, ClassVar, Final
 from qstore import __version__
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.message import Content
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_1_0.assembly import FrameAssembler, link_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, condition_of, error_value
@@ -48,7 +51,7 @@ from qstore.broker.protocols.amqp_1_0.publishing import Publishing
 from qstore.broker.protocols.amqp_1_0.resuming import MAX_UNSETTLED, ResumableLinks
 from qstore.broker.protocols.amqp_1_0.session import IncomingRun, Session
 from qstore.broker.protocols.assembly import ProtocolError
-from qstore.broker.protocols.broker_connection import BrokerConnection, Connections
+from qstore.broker.protocols.broker_connection import BrokerConnection, Connections, ignore_error
 from qstore.broker.protocols.connection import NORMAL, Phase
 from qstore.broker.protocols.frame_log import FrameLog, TracedFrame
 from qstore.broker.protocols.machine import ConnectionLimits, Host, Peer, SessionAction
@@ -512,12 +515,28 @@ class ServerConnection(BrokerConnection):
             for _ in ending:
                 pass
 
-    @staticmethod
-    def _ending(sessions: list[Session], *, is_orderly: bool) -> Iterator[None]:
-        """End sessions, one in each turn."""
+    @property
+    def is_over(self) -> bool:
+        """Whether its sessions have ended, or are ending, for good."""
+        return self.phase in (Phase.CLOSING, Phase.CLOSED)
+
+    def _ending(self, sessions: list[Session], *, is_orderly: bool) -> Iterator[None]:
+        """End sessions, one in each turn, and then what the connection has kept of links that were detached."""
         for each in sessions:
             each.end(is_orderly=is_orderly)
             yield
+        for number, queue in enumerate(self.resumable.end_holder(self, self.now()), 1):
+            queue.keepers -= 1
+            self.end_queue(queue)
+            if number % DELETED_AT_ONCE == 0:
+                yield
+
+    def end_queue(self, queue: Queue) -> None:
+        """A queue has lost its owner, with which it ends."""
+        if queue.auto_delete:
+            self.leave(queue)
+        elif not queue.is_deleted and self.virtual_host.queues.get(queue.name) is queue:
+            self.run(self.virtual_host.topology.delete_queue(queue.name, caller=BROKER), ignore_error)
 
     def _assembler_forgets(self, channel: int) -> None:
         self.assembler.forget_channel(channel)

@@ -32,7 +32,7 @@ from qstore.broker.model.queues.stream import Stream
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections, run_as_sections
-from qstore.broker.protocols.amqp_1_0.resuming import RECEIVED, Resumption, Tracked, rest_at
+from qstore.broker.protocols.amqp_1_0.resuming import LINK_DETACH, RECEIVED, Resumption, Tracked, rest_at
 from qstore.broker.protocols.amqp_1_0.transfers import (
     DOFF,
     FALSE,
@@ -118,7 +118,8 @@ class IncomingLink:
         delivery_count: how many messages it has had, from the client's first number on.
         credit: messages that the client may still send.
         is_partial: whether a message is incomplete.
-        owned: queues that end with it.
+        owned: queues that end with its target.
+        policy: the number of its target's expiry policy, if it has any such queues (`resuming`).
         is_control: whether its target is the coordinator of transactions.
         is_management: whether its target is the node for management.
         state: that of the message that has begun last, until it is complete.
@@ -129,7 +130,7 @@ class IncomingLink:
 
     __slots__ = (
         "address", "credit", "delivery_count", "handle", "is_control", "is_management", "is_partial", "name", "node",
-        "owned", "resumption", "session", "settles_first", "state", "tracked",
+        "owned", "policy", "resumption", "session", "settles_first", "state", "tracked",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
@@ -138,6 +139,7 @@ class IncomingLink:
         self.is_partial = self.is_control = self.is_management = False
         self.state: object = None
         self.owned: list[Queue] = []
+        self.policy = LINK_DETACH
         self.settles_first = True
         self.tracked: dict[bytes, Tracked] = {}
         self.resumption: Resumption | None = None
@@ -187,7 +189,8 @@ class OutgoingLink(SendingConsumer):
         is_draining: whether it wants what there is, and no more credit.
         is_attached: whether it may send.
         default: the outcome of messages that are settled without one.
-        owned: queues that end with it.
+        owned: queues that end with its source.
+        policy: the number of its source's expiry policy, if it has any such queues (`resuming`).
         is_durable: whether its queue is a durable subscription, which ends when the client closes the link.
         keeps_offset: the name under which a stream keeps its offset, until the client closes it; empty for none.
         delivered: messages sent.
@@ -199,7 +202,7 @@ class OutgoingLink(SendingConsumer):
     __slots__ = (
         "_head", "_head_with_more", "_kind", "_max_message", "_selector", "_tags", "_takes_runs", "credit", "default",
         "delivered", "delivery_count", "handle", "is_attached", "is_draining", "is_durable", "keeps_offset", "name",
-        "no_local", "owned", "resumption", "session", "settles", "transaction", "unsettled",
+        "no_local", "owned", "policy", "resumption", "session", "settles", "transaction", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -227,6 +230,7 @@ class OutgoingLink(SendingConsumer):
         self.is_draining = self.is_durable = False
         self.keeps_offset = ""
         self.owned: list[Queue] = []
+        self.policy = LINK_DETACH
         self.transaction: OpenTransaction | None = None
         self.unsettled: dict[int, None] = {}
         self.resumption: Resumption | None = None

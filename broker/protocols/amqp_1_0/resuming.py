@@ -30,7 +30,17 @@ either map is incomplete, the link has no new deliveries until it is attached ag
 
 Without a map, or to another node, a link is attached anew, and what was kept for it ends.
 
-All of this is in memory: after a restart of the broker, messages without an outcome are available again.
+**Expiry.** The policy of a terminus says which event starts its time-out, or ends it at once without one:
+
+    link-detach         the link is detached
+    session-end         the session that the link was attached to last ends
+    connection-close    likewise, its connection
+    never               none
+
+It holds for the unsettled deliveries, if there is a time-out, and for the nodes that end with the link: the queue of a
+subscription, and a dynamic node (`attaching`). A session or a connection is the *holder* of what it keeps until then.
+
+Deliveries are kept in memory: after a restart of the broker, messages without an outcome are available again.
 
 Source: AMQP 1.0, part "transport", sections 2.6.1 and 2.6.13, and part "messaging", sections 3.4.1 and 3.5.
 """
@@ -39,6 +49,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model.queues.entry import Entry
@@ -67,6 +78,13 @@ MAX_IN_MAP: Final = 2_000
 
 MAX_SECTIONS: Final = 64
 """Sections of a message up to which the rest of it is sent; of one with more, all is sent again."""
+
+LINK_DETACH: Final = 0
+SESSION_END: Final = 1
+CONNECTION_CLOSE: Final = 2
+NEVER: Final = 3
+POLICIES: Final = ("link-detach", "session-end", "connection-close", "never")
+"""The expiry policies by number: an event has that of the policy for which it is the one."""
 
 RECEIVED: Final = "received"
 _ACCEPTED: Final = Composite("accepted", {})
@@ -123,18 +141,19 @@ class Resumption:
         key: what it is known by.
         seconds: how long it is kept.
         node: its queue, or the address of its target: it is resumed only with the same.
+        policy: by number, when these seconds begin.
 
     Attributes:
-        key, seconds, node: as above.
+        key, seconds, node, policy: as above.
         waiting: tag -> what is left of an earlier attachment and not resumed yet: a queue's entry, or a `Tracked`.
         to_send: the tags of those that the broker resumes, with the client's state.
         is_partial: whether there are no new deliveries, because a map was incomplete.
     """
 
-    __slots__ = ("is_partial", "key", "node", "seconds", "to_send", "waiting")
+    __slots__ = ("is_partial", "key", "node", "policy", "seconds", "to_send", "waiting")
 
-    def __init__(self, key: LinkKey, seconds: int, node: Queue | str) -> None:
-        self.key, self.seconds, self.node = key, seconds, node
+    def __init__(self, key: LinkKey, seconds: int, node: Queue | str, policy: int) -> None:
+        self.key, self.seconds, self.node, self.policy = key, seconds, node, policy
         self.waiting: dict[bytes, Any] = {}
         self.to_send: deque[tuple[bytes, Composite | None]] = deque()
         self.is_partial = False
@@ -146,12 +165,28 @@ class Suspended(NamedTuple):
     Attributes:
         node: as in `Resumption`.
         waiting: tag -> its unsettled deliveries.
-        until: when it ends, in seconds of a monotonic clock.
+        until: when it ends, in seconds of a monotonic clock; infinite as long as it has a holder.
+        seconds: how long it is kept after that.
+        holder: a session or a connection that keeps it until it ends itself; None for none.
     """
 
     node: Queue | str
     waiting: dict[bytes, Any]
     until: float
+    seconds: int
+    holder: object | None
+
+
+class Nodes(NamedTuple):
+    """What ends with a link that is detached.
+
+    Attributes:
+        queues: these.
+        holder: as in `Suspended`; None for what never expires.
+    """
+
+    queues: list[Queue]
+    holder: object | None
 
 
 class ResumableLinks:
@@ -169,6 +204,8 @@ class ResumableLinks:
         self._broker = broker
         self.attached: dict[LinkKey, IncomingLink | OutgoingLink] = {}
         self._suspended: dict[LinkKey, Suspended] = {}  # the oldest first
+        self._nodes: dict[LinkKey, Nodes] = {}
+        self._held: dict[object, dict[LinkKey, None]] = {}  # by holder: what it keeps of either
         self.deliveries = 0
 
     def __len__(self) -> int:
@@ -182,12 +219,15 @@ class ResumableLinks:
             return []
         return [each for each in suspended.waiting.values() if not each.is_decided]
 
-    def suspend(self, link: Resumption, waiting: dict[bytes, Any], now: float) -> None:
-        """Keep the unsettled deliveries of a link."""
+    def suspend(self, link: Resumption, waiting: dict[bytes, Any], now: float, holder: object | None = None) -> None:
+        """Keep the unsettled deliveries of a link, until its time is over that begins now, or with the holder's end."""
         self.discard(link.key)
         if not waiting:
             return
-        self._suspended[link.key] = Suspended(link.node, waiting, now + link.seconds)
+        until = now + link.seconds if holder is None else inf
+        self._suspended[link.key] = Suspended(link.node, waiting, until, link.seconds, holder)
+        if holder is not None:
+            self._held.setdefault(holder, {})[link.key] = None
         self.deliveries += len(waiting)
         most = self._broker.settings.max_detached_sessions
         while self._suspended and (len(self._suspended) > most or self.deliveries > MAX_KEPT):
@@ -202,6 +242,41 @@ class ResumableLinks:
         del self._suspended[key]
         self.deliveries -= len(suspended.waiting)
         return {} if not isinstance(node, str) and node.is_deleted else suspended.waiting
+
+    # ---- nodes, and holders ----
+
+    def keep_nodes(self, key: LinkKey, queues: list[Queue], holder: object | None) -> None:
+        """Keep what ends with a link that is detached."""
+        assert key not in self._nodes, "an attach takes it"
+        self._nodes[key] = Nodes(queues, holder)
+        if holder is not None:
+            self._held.setdefault(holder, {})[key] = None
+
+    def take_nodes(self, key: LinkKey) -> list[Queue]:
+        """What was kept of a link that is attached again."""
+        found = self._nodes.pop(key, None)
+        if found is None:
+            return []
+        for queue in found.queues:
+            if queue.owner is found.holder:
+                queue.owner = None
+        return found.queues
+
+    def end_holder(self, holder: object, now: float) -> list[Queue]:
+        """A session or a connection has ended: the time of links that it holds begins. Returns their nodes, which end.
+
+        Args:
+            holder: the session or the connection.
+            now: seconds of a monotonic clock.
+        """
+        ending: list[Queue] = []
+        for key in self._held.pop(holder, ()):
+            suspended, nodes = self._suspended.get(key), self._nodes.get(key)
+            if suspended is not None and suspended.holder is holder:
+                self._suspended[key] = suspended._replace(until=now + suspended.seconds, holder=None)
+            if nodes is not None and nodes.holder is holder:
+                ending += self.take_nodes(key)
+        return ending
 
     def discard(self, key: LinkKey) -> None:
         """End a suspended link, if there is one: its messages are available again."""

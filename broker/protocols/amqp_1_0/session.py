@@ -43,7 +43,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.caller import BROKER
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, QueueOverflowError, ResourceDeletedError
 from qstore.broker.model.events import SessionEnded
@@ -81,8 +80,16 @@ from qstore.broker.protocols.amqp_1_0.links import (
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, mentions_delivery
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish, publish_run
+from qstore.broker.protocols.amqp_1_0.resuming import (
+    CONNECTION_CLOSE,
+    LINK_DETACH,
+    SESSION_END,
+    LinkKey,
+    Resumption,
+    Tracked,
+    encode_unsettled,
+)
 from qstore.broker.protocols.amqp_1_0.resuming import MAX_UNSETTLED as MAX_RESUMABLE
-from qstore.broker.protocols.amqp_1_0.resuming import Resumption, Tracked, encode_unsettled
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
     Transactions,
@@ -91,7 +98,6 @@ from qstore.broker.protocols.amqp_1_0.transactions import (
     transaction_in,
 )
 from qstore.broker.protocols.amqp_1_0.transfers import MASK, difference
-from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import (
     COST_OF_DELETION,
     DROPPED_AT_ONCE,
@@ -468,7 +474,7 @@ class Session:
         if link is None:
             self._detaching.discard(handle)
             return
-        self._drop_link(link, is_orderly=True, is_suspended=not is_closed)
+        self._drop_link(link, is_orderly=True, is_suspended=not is_closed, is_closed=is_closed)
         turns = self.broker.tick.turns
         if turns.has(self):
             self.connection.pause()  # later frames see the effect
@@ -507,17 +513,18 @@ class Session:
         """The queue of a link was deleted."""
         self.fail_link(link.handle, ResourceDeletedError(f'queue "{link.queue.name}" was deleted'))
 
-    def _drop_link(self, link: Link, *, is_orderly: bool, is_suspended: bool = False) -> None:
+    def _drop_link(self, link: Link, *, is_orderly: bool, is_suspended: bool = False, is_closed: bool = False) -> None:
         """End a link; its deliveries have the outcome for those without one.
 
         Args:
             link: the link.
             is_orderly: whether the client has asked for it; if not, its deliveries count as delivered.
-            is_suspended: whether its deliveries are kept, if it can be resumed.
+            is_suspended: whether its deliveries and its nodes are kept, if it can be resumed.
+            is_closed: whether the client has closed it: its nodes end at once.
         """
         self.links.pop(link.handle, None)
         if not isinstance(link, AnswerLink) and link.resumption is not None:
-            self._leave(link, link.resumption, is_suspended=is_suspended)
+            self._leave(link, link.resumption, LINK_DETACH, is_suspended=is_suspended)
         if isinstance(link, OutgoingLink):
             self._end_outgoing(link)
             if link.unsettled or self.held_runs.count:
@@ -531,11 +538,48 @@ class Session:
                 self.transactions.missed(link.state)
             if link.is_control:
                 self.transactions.roll_back_of(link)
-        for queue in link.owned:
-            self.disown(queue)
-        link.owned.clear()
+        self._leave_nodes(link, LINK_DETACH if is_suspended else None, is_closed=is_closed)
 
-    def _leave(self, link: IncomingLink | OutgoingLink, resumption: Resumption, *, is_suspended: bool) -> None:
+    def _leave_nodes(self, link: Link, event: int | None, *, is_closed: bool = False) -> None:
+        """A link ends: so do its nodes, at once or with an event that is still to come.
+
+        Args:
+            link: the link.
+            event: what has happened (`resuming.POLICIES`); None if it is as good as closed.
+            is_closed: whether the client has closed it: there is no time-out.
+        """
+        owned, link.owned = link.owned, []
+        if not owned:
+            return
+        assert not isinstance(link, AnswerLink)
+        if event is not None and link.policy > (CONNECTION_CLOSE if self.connection.is_over else event):
+            self._keep_nodes(link, owned)
+            return
+        for queue in owned:
+            self.let_go(queue, at_once=is_closed)
+
+    def _keep_nodes(self, link: IncomingLink | OutgoingLink, owned: list[Queue]) -> None:
+        connection, holder = self.connection, self._holder(link.policy, LINK_DETACH if self.is_open else SESSION_END)
+        for queue in owned:
+            if queue.owner is self:
+                queue.owner = holder
+        is_source = isinstance(link, OutgoingLink)
+        key = LinkKey(self.virtual_host.name, self.user, connection.container, link.name, is_source)
+        for queue in connection.resumable.take_nodes(key):  # of another link with the name
+            self.let_go(queue)
+        connection.resumable.keep_nodes(key, owned, holder)
+
+    def _holder(self, policy: int, event: int) -> object | None:
+        """What keeps what a link has left, after an event: this session, or the connection; None for neither."""
+        if policy <= event or self.connection.is_over:
+            return None
+        if policy == SESSION_END:
+            return self
+        return self.connection if policy == CONNECTION_CLOSE else None
+
+    def _leave(
+        self, link: IncomingLink | OutgoingLink, resumption: Resumption, event: int, *, is_suspended: bool
+    ) -> None:
         """A link that can be resumed ends: suspend it, or give back what was not resumed."""
         resumable = self.connection.resumable
         if resumable.attached.get(resumption.key) is link:
@@ -552,7 +596,7 @@ class Session:
                     kept[link.tag_of(number, delivery)] = self.take(number).entry
         else:
             kept |= {tag: each for tag, each in link.tracked.items() if self._held is None or each.is_decided}
-        resumable.suspend(resumption, kept | waiting, self.connection.now())
+        resumable.suspend(resumption, kept | waiting, self.connection.now(), self._holder(resumption.policy, event))
 
     def _end_outgoing(self, link: OutgoingLink) -> None:
         link.is_attached = False
@@ -651,19 +695,19 @@ class Session:
         except ModelError as error:
             self.fail_with(error)
 
+    def let_go(self, queue: Queue, *, at_once: bool = False) -> None:
+        """A link with a node of its own has expired: the node ends, after its time-out unless that is `at_once`."""
+        queue.keepers -= 1
+        if at_once and not queue.keepers and not queue.consumer_count:
+            queue.auto_delete_seconds = 0
+            self.virtual_host.idle_queues.forget(queue)
+        self.disown(queue)
+
     def disown(self, queue: Queue) -> None:
-        """A link with a queue of its own has ended: the queue ends."""
+        """A queue of this session, or of a link, ends."""
         if queue.owner is self:
             queue.owner = None
-        if queue.auto_delete:
-            self.connection.leave(queue)
-        else:
-            self._delete(queue)
-
-    def _delete(self, queue: Queue) -> None:
-        host = self.virtual_host
-        if not queue.is_deleted and host.queues.get(queue.name) is queue:
-            self.connection.run(host.topology.delete_queue(queue.name, caller=BROKER), ignore_error)
+        self.connection.end_queue(queue)
 
     # ---- flow ----
 
@@ -1453,7 +1497,7 @@ class Session:
     def suspend(self, link: IncomingLink | OutgoingLink) -> None:
         """Suspend a link of a session that was shut and has not ended yet, if it can be resumed."""
         if link.resumption is not None:
-            self._leave(link, link.resumption, is_suspended=True)
+            self._leave(link, link.resumption, SESSION_END, is_suspended=True)
 
     def end(self, *, is_orderly: bool) -> None:
         """End the session: release what it holds. If that is orderly, its deliveries do not count as such."""
@@ -1471,7 +1515,10 @@ class Session:
         self.transactions.end()
         links, self.links = list(self.links.values()), {}
         outgoing = [link for link in links if isinstance(link, OutgoingLink)]
-        owned, self.owned = self.owned, []
+        ending = self.connection.resumable.end_holder(self, self.connection.now())
+        for queue in ending:
+            queue.keepers -= 1
+        owned, self.owned = [*self.owned, *ending], []
         turns = self.broker.tick.turns
         if has_many(outgoing) or len(owned) + sum(len(link.owned) for link in links) > DELETED_AT_ONCE:
             turns.do(self, self._drop_links(links, owned))
@@ -1499,8 +1546,7 @@ class Session:
             left -= COST_OF_DELETION if ends_queue else 1
             if isinstance(link, OutgoingLink):
                 self._end_outgoing(link)
-            for queue in link.owned:
-                self.disown(queue)
+            self._leave_nodes(link, SESSION_END)
         for queue in owned:
             if left <= 0:
                 yield

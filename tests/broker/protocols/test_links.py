@@ -992,7 +992,7 @@ def test_a_node_that_two_clients_make_at_the_same_time_is_that_of_the_first(worl
 def test_a_subscription_takes_only_a_subscription_that_is_made_at_the_same_time(world: World, is_other: bool) -> None:
     session, topology = session_of(LinksClient(world).open()), world.broker.default_host.topology
     attach = Attach(session, {"handle": 0, "name": "l", "role": True})
-    attach.terminus = {"capabilities": ("shared", "global"), "durable": 0, "expiry_policy": "session-end"}
+    attach.terminus = {"capabilities": ("shared", "global"), "durable": 0, "expiry_policy": "session-end", "timeout": 0}
     attach.node = Node(NodeKind.EXCHANGE, "amq.topic")
     arguments = TypedMap() if is_other else TypedMap(((OF_SUBSCRIPTION, TypedValue(STR16, "yes")),))
 
@@ -1088,7 +1088,7 @@ def test_what_a_source_needs_is_authorized_as_the_user(
 
 def test_a_durable_subscription_is_deleted_as_its_user(world: World) -> None:
     client = restricted(world, Action.DELETE)
-    client.receiver("amq.fanout", terminus={"durable": 2})
+    client.receiver("amq.fanout", terminus={"durable": 2, "expiry_policy": "never"})
     client.do("detach", handle=0, closed=True)
     assert client.error("detach") == "amqp:unauthorized-access"
     assert "test_link-0" in world.broker.default_host.queues

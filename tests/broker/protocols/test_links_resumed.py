@@ -278,7 +278,7 @@ def test_the_broker_says_how_long_it_keeps_deliveries() -> None:
     make_queue(world, "d")
     client = LinksClient(world).open()
     source = attach(client).fields["source"].fields
-    assert (source["timeout"], source["expiry_policy"], source["durable"]) == (30, "link-detach", 0)
+    assert (source["timeout"], source["expiry_policy"], source["durable"]) == (30, "session-end", 0)
 
 
 def test_a_link_that_is_closed_ends(world: World) -> None:
