@@ -105,6 +105,7 @@ class LinksConversation:
             "apache.org:legacy-amqp-topic-binding:string": Value("string", "a.#"),
             "apache.org:no-local-filter:list": Value("list", ()),
             "amqp:properties-filter": Value("map", ((Value("symbol", "subject"), Value("string", "&p:a")),)),
+            "amqp:sql-filter": Value("string", "p.subject LIKE 'a%' OR [a] % 2 = 1 AND b IN ('x', 0x61)"),
             "amqp:application-properties-filter": Value("map", ((Value("string", "a"), Value("int", 1)),)),
             "amqp:none": Value("map", ()),
         }

@@ -10,6 +10,9 @@
     factor      = {"+" | "-"} (number | string | TRUE | FALSE | name | "(" condition ")")
     relation    = "<>" | "<=" | ">=" | "=" | "<" | ">"
 
+That is the grammar of selectors. The SQL of AMQP's filter expressions has other tokens, and other nodes for names,
+relations, IN and arithmetic: a `Dialect` has what differs.
+
 Nested conditions do not use the interpreter's stack: rules are generators that yield the rules that they need, and get
 back their nodes (`_node_of`). A general parser would take 45 ms to be imported at the broker's start.
 
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.arguments import shown
@@ -98,11 +101,12 @@ class SelectorError(Exception):
         self.position, self.problem = position, problem
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
     """A token.
 
     Attributes:
-        kind: "number", "string", "quoted", "name" or "relation"; a symbol; a word in lower case; empty at the end.
+        kind: the name of its group in `Dialect.tokens`; for a "symbol" the symbol, for a word the word in lower case;
+            empty at the end.
         text: as given.
         position: of its first character, counted from 1.
     """
@@ -110,6 +114,30 @@ class _Token(NamedTuple):
     kind: str
     text: str
     position: int
+
+
+class Dialect(NamedTuple):
+    """A language of conditions that has the grammar above.
+
+    Attributes:
+        tokens: matches a token, after white space; has the groups "name", "string", "relation", "symbol" and "end".
+        words: names that are words of the language, in lower case.
+        operands: kinds of tokens that are operands.
+        operand: the node for such a token. Raises SelectorError.
+        products: the symbols of a product's operators.
+        comparison: the node for a relation of two operands.
+        membership: the node for IN and NOT IN.
+        calculation: the node for operands that are joined by signs of one rank.
+    """
+
+    tokens: re.Pattern[str]
+    words: frozenset[str]
+    operands: tuple[str, ...]
+    operand: Callable[[Token], Node]
+    products: tuple[str, ...]
+    comparison: Callable[[Node, str, Node], Node]
+    membership: Callable[[Node, list[Node], bool], Node]
+    calculation: Callable[[Node, list[tuple[str, Node]]], Node]
 
 
 Rule: TypeAlias = "Generator[Rule, Node, Node]"
@@ -123,21 +151,22 @@ class _Reader:
         token: the next token.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, dialect: Dialect) -> None:
         self._text, self._at = text, 0
+        self._dialect = dialect
         self._left = MAX_TOKENS
         self._open = 0  # parentheses
         self.token = self._next()
 
     # ---- tokens ----
 
-    def _next(self) -> _Token:
+    def _next(self) -> Token:
         text = self._text
-        found = _TOKEN.match(text, self._at)
+        found = self._dialect.tokens.match(text, self._at)
         if found is None:
             at = len(text) - len(text[self._at :].lstrip())
             character = text[at]
-            is_open = character in "'\""
+            is_open = character in "'\"["
             raise SelectorError(
                 at + 1, "the quotes are not closed" if is_open else f"{shown(character)} is not expected here"
             )
@@ -148,13 +177,13 @@ class _Reader:
         self._left -= 1
         if self._left < 0 and kind != "end":
             raise SelectorError(position, f"more than {MAX_TOKENS:,} names, values and operators")
-        if kind == "name" and taken.lower() in _WORDS:
-            return _Token(taken.lower(), taken, position)
+        if kind == "name" and taken.lower() in self._dialect.words:
+            return Token(taken.lower(), taken, position)
         if kind == "end":
-            return _Token("", "", len(text) + 1)
-        return _Token(taken if kind == "symbol" else kind, taken, position)
+            return Token("", "", len(text) + 1)
+        return Token(taken if kind == "symbol" else kind, taken, position)
 
-    def take(self, *kinds: str) -> _Token:
+    def take(self, *kinds: str) -> Token:
         """The next token, which must be of one of these kinds; without any, the text must have ended."""
         token = self.token
         if token.kind not in (kinds or ("",)):
@@ -198,7 +227,7 @@ class _Reader:
         if kind == "relation":
             symbol = self.take("relation").text
             right = yield self._total()
-            return _checked(Comparison(left, symbol, right))
+            return _checked(self._dialect.comparison(left, symbol, right))
         if self.takes("is"):
             is_negated = self.takes("not")
             self.take("null")
@@ -220,10 +249,11 @@ class _Reader:
         while self.take(",", ")").kind == ",":
             item = yield self._total()
             items.append(item)
-        return _checked(In(left, items, is_negated=is_negated))
+        return _checked(self._dialect.membership(left, items, is_negated))
 
     def _total(self) -> Rule:
         """total, product, factor."""
+        products = self._dialect.products
         total: list[Node] = []
         signs: list[str] = []  # between the products
         while True:
@@ -244,12 +274,12 @@ class _Reader:
                     if sign == "-":
                         node = _checked(_negative(node))
                 product.append(node)
-                if self.token.kind not in ("*", "/"):
+                if self.token.kind not in products:
                     break
-                between.append(self.take("*", "/").kind)
-            total.append(_calculation(product, between))
+                between.append(self.take(*products).kind)
+            total.append(self._calculation(product, between))
             if self.token.kind not in ("+", "-"):
-                return _calculation(total, signs)
+                return self._calculation(total, signs)
             signs.append(self.take("+", "-").kind)
 
     def _open_parenthesis(self) -> None:
@@ -259,21 +289,19 @@ class _Reader:
             raise SelectorError(token.position, f"more than {MAX_PARENTHESES:,} parentheses are nested")
 
     def _operand(self) -> Node:
-        token = self.take("number", "string", "true", "false", "name", "quoted")
-        if token.kind == "number":
-            return Literal(_number(token))
-        if token.kind == "string":
-            return Literal(_unquoted(token))
-        if token.kind == "name":
-            return identifier(token.text)
-        return identifier(_unquoted(token)) if token.kind == "quoted" else Literal(token.kind == "true")
+        return self._dialect.operand(self.take(*self._dialect.operands))
+
+    def _calculation(self, operands: list[Node], symbols: list[str]) -> Node:
+        if len(operands) == 1:
+            return operands[0]
+        return _checked(self._dialect.calculation(operands[0], list(zip(symbols, operands[1:], strict=True))))
 
     def _pattern(self) -> Pattern:
-        pattern = _unquoted(self.take("string"))
+        pattern = unquoted(self.take("string"))
         if not self.takes("escape"):
             return Pattern(pattern, "")
         token = self.take("string")
-        escape = _unquoted(token)
+        escape = unquoted(token)
         if len(escape) != 1 or escape in "%_":
             raise SelectorError(token.position, "ESCAPE must be followed by one character, other than % and _")
         return Pattern(pattern, escape)
@@ -289,12 +317,6 @@ def _negated(node: Node, *, is_negated: bool) -> Node:
     return _checked(Not(_checked(node)) if is_negated else node)
 
 
-def _calculation(operands: list[Node], symbols: list[str]) -> Node:
-    if len(operands) == 1:
-        return operands[0]
-    return _checked(Calculation(operands[0], list(zip(symbols, operands[1:], strict=True))))
-
-
 def _negative(operand: Node) -> Node:
     constant = operand.constant if isinstance(operand, Literal) else None
     if isinstance(constant, (int, float)) and not isinstance(constant, bool):
@@ -302,12 +324,13 @@ def _negative(operand: Node) -> Node:
     return Negative(operand)
 
 
-def _unquoted(token: _Token) -> str:
+def unquoted(token: Token) -> str:
+    """The content of a token in quotes, in which the quote is doubled."""
     quote = token.text[0]
     return token.text[1:-1].replace(quote * 2, quote)
 
 
-def _number(token: _Token) -> int | float:
+def _number(token: Token) -> int | float:
     text = token.text.replace("_", "").lower()
     base = _BASES.get(text[:2], 8 if text[0] == "0" and text[1:].rstrip("l").isdigit() else 10)
     if base == 16 and "p" in text:
@@ -353,9 +376,35 @@ def _node_of(rule: Rule) -> Node:
             node = None
 
 
-def parse(text: str) -> Node:
-    """Parse a selector that is not blank. Raises SelectorError."""
-    reader = _Reader(text)
+def _operand(token: Token) -> Node:
+    if token.kind == "number":
+        return Literal(_number(token))
+    if token.kind == "string":
+        return Literal(unquoted(token))
+    if token.kind == "name":
+        return identifier(token.text)
+    return identifier(unquoted(token)) if token.kind == "quoted" else Literal(token.kind == "true")
+
+
+def _membership(operand: Node, items: list[Node], is_negated: bool) -> Node:
+    return In(operand, items, is_negated=is_negated)
+
+
+_SELECTORS: Final = Dialect(
+    tokens=_TOKEN,
+    words=_WORDS,
+    operands=("number", "string", "true", "false", "name", "quoted"),
+    operand=_operand,
+    products=("*", "/"),
+    comparison=Comparison,
+    membership=_membership,
+    calculation=Calculation,
+)
+
+
+def parse(text: str, dialect: Dialect = _SELECTORS) -> Node:
+    """Parse a selector that is not blank, or a condition in another dialect. Raises SelectorError."""
+    reader = _Reader(text, dialect)
     node = _node_of(reader.condition())
     reader.take()
     return node

@@ -341,6 +341,29 @@ class Comparison(Node):
         return self._relation(left, right)
 
 
+class SqlComparison(Node):
+    """One of `RELATIONS`, in the SQL of AMQP: strings are ordered, too, and values of different kinds are `<>`."""
+
+    __slots__ = ("_for_all_kinds", "_is_unequal", "_left", "_relation", "_right")
+
+    def __init__(self, left: Node, symbol: str, right: Node) -> None:
+        super().__init__((left, right))
+        self._left, self._right = left, right
+        self._relation = RELATIONS[symbol]
+        self._for_all_kinds, self._is_unequal = symbol in _FOR_ALL_KINDS, symbol == "<>"
+
+    def value(self, candidate: Candidate) -> Value:
+        """Whether the relation holds."""
+        left, right = self._left.value(candidate), self._right.value(candidate)
+        if left is None or right is None:
+            return None
+        if not _are_alike(left, right):
+            return self._is_unequal
+        if isinstance(left, bool) and not self._for_all_kinds:
+            return False
+        return self._relation(left, right)
+
+
 class Between(Node):
     """BETWEEN, of numbers; false for others."""
 
@@ -395,6 +418,27 @@ class In(Node):
         return self._is_negated and not has_others
 
 
+class SqlIn(Node):
+    """IN, or NOT IN, in the SQL of AMQP: it is unknown only if the operand is."""
+
+    __slots__ = ("_is_negated", "_items", "_operand")
+
+    def __init__(self, operand: Node, items: list[Node], *, is_negated: bool) -> None:
+        super().__init__((operand, *items))
+        self._operand, self._items, self._is_negated = operand, items, is_negated
+
+    def value(self, candidate: Candidate) -> Value:
+        """Whether the operand equals one of the items."""
+        value = self._operand.value(candidate)
+        if value is None:
+            return None
+        for each in self._items:
+            item = each.value(candidate)
+            if item is not None and _are_alike(value, item) and value == item:
+                return not self._is_negated
+        return self._is_negated
+
+
 class Like(Node):
     """LIKE; unknown if the operand is not a string."""
 
@@ -414,13 +458,17 @@ class Like(Node):
 
 
 class Calculation(Node):
-    """Operands joined by + and -, or by * and /, evaluated from left to right."""
+    """Operands joined by + and -, or by *, / and %, evaluated from left to right.
 
-    __slots__ = ("_first", "_rest")
+    Args:
+        truncates: division of exact numbers truncates; else its result is approximate.
+    """
 
-    def __init__(self, first: Node, rest: list[tuple[str, Node]]) -> None:
+    __slots__ = ("_first", "_rest", "_truncates")
+
+    def __init__(self, first: Node, rest: list[tuple[str, Node]], *, truncates: bool = True) -> None:
         super().__init__((first, *(each for _, each in rest)))
-        self._first, self._rest = first, rest
+        self._first, self._rest, self._truncates = first, rest, truncates
 
     def value(self, candidate: Candidate) -> Value:
         """The result; None if an operand is not a number."""
@@ -429,7 +477,7 @@ class Calculation(Node):
             operand = node.value(candidate)
             if not _is_number(result) or not _is_number(operand):
                 return None
-            result = calculated(result, symbol, operand)
+            result = calculated(result, symbol, operand, truncates=self._truncates)
         return result
 
 
@@ -448,12 +496,20 @@ class Negative(Node):
         return calculated(0, "-", value) if type(value) is int else -value if isinstance(value, float) else None
 
 
-def calculated(left: Any, symbol: str, right: Any) -> Value:
-    """The result of one arithmetic operation on numbers; None for a division by zero."""
+def calculated(left: Any, symbol: str, right: Any, *, truncates: bool = True) -> Value:
+    """The result of one arithmetic operation on numbers.
+
+    None for a division by zero, and for a remainder (%) of approximate numbers. A remainder has the sign of `left`.
+    """
+    if symbol == "%":
+        if right == 0 or type(left) is not int or type(right) is not int:
+            return None
+        remainder = abs(left) % abs(right)
+        return -remainder if left < 0 else remainder
     if symbol == "/":
         if right == 0:
             return None
-        if type(left) is int and type(right) is int:
+        if truncates and type(left) is int and type(right) is int:
             quotient = abs(left) // abs(right)
             return fitting(quotient if (left < 0) is (right < 0) else -quotient)
         result = left / right

@@ -39,6 +39,7 @@ matches, and elsewhere the empty key.
     xquery-filter                   the query of a subscription to an XML exchange; true() without it
     properties-filter,              only messages with these properties (`filters`); their names begin with amqp:
     application-properties-filter
+    sql-filter                      only messages for which the condition in SQL is true (`filters`); as amqp:sql-filter
     rabbitmq:stream-offset-spec,    of a stream: the arguments x-stream-offset, x-stream-filter and
     rabbitmq:stream-filter,         x-stream-match-unfiltered of its consumer
     rabbitmq:stream-match-unfiltered
@@ -85,8 +86,10 @@ from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.filters import (
     APPLICATION_FILTER,
     PROPERTIES_FILTER,
+    SQL_FILTER,
     PropertyFilter,
     read_property_filter,
+    read_sql_filter,
 )
 from qstore.broker.protocols.amqp_1_0.links import (
     ANY_SIZE,
@@ -189,6 +192,7 @@ _FILTERS: Final = (
     Filter("xquery-filter", 0x0000468C00000005, "string"),
     Filter(PROPERTIES_FILTER, 0x173, "map", f"amqp:{PROPERTIES_FILTER}"),
     Filter(APPLICATION_FILTER, 0x174, "map", f"amqp:{APPLICATION_FILTER}"),
+    Filter(SQL_FILTER, 0x120, "string", f"amqp:{SQL_FILTER}"),
     *(Filter(name, 0, "any", name) for name in _OF_STREAMS),
 )
 _BY_DESCRIPTOR: Final[dict[object, Filter]] = {
@@ -206,6 +210,7 @@ class Filters(NamedTuple):
         key, arguments: of a binding; None if no filter sets them.
         query: that of a binding to an XML exchange; None for none.
         properties, application: the wanted values of the filters on properties; empty for none.
+        sql: None for none.
         of_streams: arguments of a consumer of a stream.
     """
 
@@ -216,14 +221,16 @@ class Filters(NamedTuple):
     query: TypedValue | None = None
     properties: Mapping[str, Value] = MappingProxyType({})
     application: Mapping[str, Value] = MappingProxyType({})
+    sql: Selector | None = None
     of_streams: tuple[tuple[str, TypedValue], ...] = ()
 
     @property
     def condition(self) -> MessageCondition | None:
         """What decides which messages a link gets; None for all."""
-        if self.properties or self.application:
-            return PropertyFilter(self.properties, self.application, self.selector)
-        return self.selector
+        selectors = tuple(each for each in (self.selector, self.sql) if each is not None)
+        if self.properties or self.application or len(selectors) > 1:
+            return PropertyFilter(self.properties, self.application, selectors)
+        return selectors[0] if selectors else None
 
 
 def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
@@ -258,6 +265,8 @@ def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
         elif found.name == "selector-filter":
             selector = read_selector(TypedMap(((SELECTOR, neutral_value(value)),)), SELECTOR)
             filters = filters._replace(selector=selector)
+        elif found.name == SQL_FILTER:
+            filters = filters._replace(sql=read_sql_filter(value.value))
         elif found.name == "xquery-filter":
             filters = filters._replace(query=neutral_value(value))
         else:

@@ -12,17 +12,42 @@
     any other            an equal value; numbers of all types are compared as numbers
 
 A value of several types, such as message-id, matches only in the type of the entry. Each filter has at most
-`MAX_ENTRIES`; with a selector a message must match both.
+`MAX_ENTRIES`; with other filters a message must match all of them.
 
-Source: AMQP Filter Expressions 1.0, working draft 9, sections 4.2.4 to 4.2.6; RabbitMQ, "Stream Filtering".
+**SQL** (amqp:sql-filter): a condition as in a selector (`model.selectors.grammar`), with these differences:
+
+    operand                                        value
+    ---------------------------------------------  ---------------------------------------------------------------
+    NAME, application_properties.NAME, a.NAME      an application property; ASCII letters, digits and "_"
+    [NAME]                                         the same, with any characters, "[" and "]" doubled
+    properties.FIELD, p.FIELD                      a field of the section properties: p.message_id, p.to
+    header.priority, h.priority; header.durable    of the section header, with its defaults
+    'TEXT', "TEXT"                                 a string, the quote doubled in it
+    0x48656C                                       a binary, which equals a string with the same UTF-8
+    UTC()                                          the time, in milliseconds since 1970
+
+Strings are ordered, and values of different kinds are unequal: `<>`, or `!=`. `/` does not truncate, `%` is the
+remainder of exact numbers. There is no BETWEEN. Numbers are decimal, times are in milliseconds, UUIDs the usual texts.
+
+Sources: AMQP Filter Expressions 1.0, working draft 9, sections 4.2.4 to 4.2.6, and draft 01 of the committee
+specification, section 6; RabbitMQ, "Stream Filtering", and the tests of its SQL filters, where the draft is silent.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from qstore.broker.model.arguments import shown
+from qstore.broker.model.selectors.candidate import as_string, fitting
+from qstore.broker.model.selectors.grammar import Dialect, SelectorError, Token, parse, unquoted
+from qstore.broker.model.selectors.nodes import Calculation, Header, Literal, Node, Property, SqlComparison, SqlIn
+from qstore.broker.model.selectors.selector import MAX_LENGTH, Selector
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
 from qstore.formats.amqp_1_0.codes import Condition
@@ -32,55 +57,51 @@ from qstore.formats.amqp_1_0.values import Value, plain_key
 
 if TYPE_CHECKING:
     from qstore.broker.model.selectors.candidate import Candidate
-    from qstore.broker.model.selectors.selector import Selector
+    from qstore.broker.model.selectors.candidate import Value as Operand
 
 MAX_ENTRIES: Final = 16
 """Entries of a filter, as in RabbitMQ."""
 
 PROPERTIES_FILTER: Final = "properties-filter"
 APPLICATION_FILTER: Final = "application-properties-filter"
+SQL_FILTER: Final = "sql-filter"
 
 _FIELDS: Final = {each.name.replace("_", "-"): each.name for each in BY_NAME["properties"].fields}
 _BYTE_COST: Final = 8  # a converted byte of a body counts as much as one of so many compared ones
 
 
 class PropertyFilter:
-    """Decides which messages a link gets, by their properties and perhaps by a selector.
+    """Decides which messages a link gets, by their properties and perhaps by selectors.
 
     Args:
         properties: field -> wanted value.
         application: application property -> wanted value.
-        selector: must match, too; None for none.
+        selectors: must match, too.
 
     Attributes:
         text: equal for filters that match the same messages.
     """
 
-    __slots__ = ("_application", "_length", "_properties", "_selector", "text")
+    __slots__ = ("_application", "_length", "_properties", "_selectors", "text")
 
     def __init__(
-        self, properties: Mapping[str, Value], application: Mapping[str, Value], selector: Selector | None
+        self, properties: Mapping[str, Value], application: Mapping[str, Value], selectors: tuple[Selector, ...]
     ) -> None:
         self._properties = {name: _matcher(value) for name, value in properties.items()}
         self._application = {name: _matcher(value) for name, value in application.items()}
-        self._selector = selector
-        text = "" if selector is None else selector.text
-        self.text = repr((sorted(properties.items(), key=repr), sorted(application.items(), key=repr), text))
+        self._selectors = selectors
+        texts = [each.text for each in selectors]
+        self.text = repr((sorted(properties.items(), key=repr), sorted(application.items(), key=repr), texts))
         self._length = len(self.text)
 
     def matches(self, candidate: Candidate) -> bool:
         """Whether a message matches. Adds to the candidate's work."""
-        if self._selector is not None and not self._selector.matches(candidate):
+        if not all(each.matches(candidate) for each in self._selectors):
             return False
         candidate.work += self._length
-        message = candidate.message.whole()
-        if not isinstance(message, SectionMessage):
-            candidate.work += message.size - len(message.body) + len(message.body) // _BYTE_COST
-            converted = as_sections(message)
-            if converted is None:
-                return False
-            message = converted
-        candidate.work += len(message.header)
+        message = _sections_of(candidate)
+        if message is None:
+            return False
         if self._properties:
             fields = message.section_properties()
             if not all(wanted(_plain(fields.get(name))) for name, wanted in self._properties.items()):
@@ -92,6 +113,19 @@ class PropertyFilter:
                 if not wanted(None if typed is None else typed.value):
                     return False
         return True
+
+
+def _sections_of(candidate: Candidate) -> SectionMessage | None:
+    """A message, converted if it is of another protocol; None if it cannot be. Adds to the candidate's work."""
+    message = candidate.message.whole()
+    if isinstance(message, SectionMessage):
+        candidate.work += len(message.header)
+        return message
+    candidate.work += message.size - len(message.body) + len(message.body) // _BYTE_COST
+    converted = as_sections(message)
+    if converted is not None:
+        candidate.work += len(converted.header)
+    return converted
 
 
 def read_property_filter(name: str, value: Value) -> dict[str, Value]:
@@ -141,3 +175,142 @@ def _kind(value: object) -> type:
     """Values of equal kinds are compared: those of one type, and numbers of all types."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float if is_number else type(value)
+
+
+# ---- SQL ----
+
+_SQL_TOKEN: Final = re.compile(
+    r"""
+    [ \t\f\n\r]*(?:
+    (?P<binary>0x(?:[0-9A-F]{2})+\b)
+    |(?P<number>[0-9]+(?:\.[0-9]+(?:E[+-]?[0-9]+)?)?\b)
+    |(?P<string>'(?:[^']|'')*'(?!')|"(?:[^"]|"")*"(?!"))
+    |(?P<quoted>\[(?:[^][]|\[\[|\]\])*\])
+    |(?P<clock>[Uu][Tt][Cc][ \t\f\n\r]*\([ \t\f\n\r]*\))
+    |(?P<field>(?:header|h|properties|p)\.[A-Za-z][A-Za-z0-9_]*)
+    |(?P<property>(?:application_properties|a)\.[A-Za-z][A-Za-z0-9_]*)
+    |(?P<name>[A-Za-z][A-Za-z0-9_]*)
+    |(?P<relation><>|!=|<=|>=|=|<|>)
+    |(?P<symbol>[-+*/%(),])
+    |(?P<end>\Z))
+    """,
+    re.VERBOSE,
+)
+_SQL_WORDS: Final = frozenset(
+    (
+        "and", "date", "escape", "exists", "false", "in", "inf", "is", "left", "like", "lower", "nan", "not", "null",
+        "or", "right", "substring", "true", "upper", "utc",
+    )
+)  # fmt: skip
+_MAX_DIGITS: Final = 400  # more than the largest number has
+_SQL_FILTERS_KEPT: Final = 64
+
+
+def read_sql_filter(text: str) -> Selector:
+    """The condition in SQL. Raises ConditionError."""
+    if len(text) > MAX_LENGTH:
+        text = f"filter {SQL_FILTER} has {len(text)} characters, more than {MAX_LENGTH}"
+        raise ConditionError(Condition.INVALID_FIELD, text)
+    try:
+        return _compiled_sql(text)
+    except SelectorError as error:
+        where = "" if error.position is None else f" at character {error.position}"
+        problem = f"filter {SQL_FILTER} is not a condition{where}: {error.problem}"
+        raise ConditionError(Condition.INVALID_FIELD, problem) from None
+
+
+@lru_cache(maxsize=_SQL_FILTERS_KEPT)
+def _compiled_sql(text: str) -> Selector:
+    """Compile a condition, under a text that differs from that of a selector. Raises SelectorError."""
+    return Selector(f"{SQL_FILTER}: {text}", parse(text, _SQL))
+
+
+def _sql_operand(token: Token) -> Node:
+    kind, text = token.kind, token.text
+    if kind == "name":
+        return Header(text)
+    if kind == "property":
+        return Header(text.partition(".")[2])
+    if kind == "field":
+        return Property(_sql_field(token))
+    if kind == "quoted":
+        return Header(text[1:-1].replace("[[", "[").replace("]]", "]"))
+    if kind == "string":
+        return Literal(unquoted(token))
+    if kind == "binary":
+        return Literal(as_string(bytes.fromhex(text[2:])))
+    if kind == "clock":
+        return Property(_now)
+    if kind == "number":
+        return Literal(_sql_number(token))
+    return Literal(kind == "true")
+
+
+def _sql_number(token: Token) -> int | float:
+    text = token.text
+    number = fitting(int(text)) if text.isdigit() and len(text) < _MAX_DIGITS else float(text)
+    if math.isinf(number):
+        raise SelectorError(token.position, "the number is too large")
+    return number
+
+
+def _sql_field(token: Token) -> Callable[[Candidate], Operand]:
+    """The value of a field of a section. Raises SelectorError."""
+    section, _, name = token.text.partition(".")
+    found = _OF_HEADER.get(name) if section in ("header", "h") else _OF_PROPERTIES.get(name)
+    if found is None:
+        raise SelectorError(token.position, f"there is no field {shown(token.text)}")
+    return found
+
+
+def _field_value(name: str, candidate: Candidate) -> Operand:
+    """A field of the section properties."""
+    message = _sections_of(candidate)
+    value = None if message is None else _plain(message.section_properties().get(name))
+    if isinstance(value, bytes | str):
+        return as_string(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return fitting(value) if isinstance(value, int) else None
+
+
+def _priority(candidate: Candidate) -> Operand:
+    return candidate.message.handling.priority
+
+
+def _is_durable(candidate: Candidate) -> Operand:
+    return candidate.message.is_persistent
+
+
+def _now(_candidate: Candidate) -> Operand:
+    return int(time.time() * 1000)
+
+
+_OF_HEADER: Final[Mapping[str, Callable[[Candidate], Operand]]] = {"priority": _priority, "durable": _is_durable}
+_OF_PROPERTIES: Final[Mapping[str, Callable[[Candidate], Operand]]] = {
+    name: partial(_field_value, name) for name in _FIELDS.values()
+}
+
+
+def _sql_comparison(left: Node, symbol: str, right: Node) -> Node:
+    return SqlComparison(left, "<>" if symbol == "!=" else symbol, right)
+
+
+def _sql_membership(operand: Node, items: list[Node], is_negated: bool) -> Node:
+    return SqlIn(operand, items, is_negated=is_negated)
+
+
+def _sql_calculation(first: Node, rest: list[tuple[str, Node]]) -> Node:
+    return Calculation(first, rest, truncates=False)
+
+
+_SQL: Final = Dialect(
+    tokens=_SQL_TOKEN,
+    words=_SQL_WORDS,
+    operands=("number", "binary", "string", "true", "false", "name", "property", "quoted", "field", "clock"),
+    operand=_sql_operand,
+    products=("*", "/", "%"),
+    comparison=_sql_comparison,
+    membership=_sql_membership,
+    calculation=_sql_calculation,
+)

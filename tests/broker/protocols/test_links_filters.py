@@ -59,7 +59,9 @@ MESSAGES = {
     "uuid": message("uuid", subject="&x", correlation_id=Value("uuid", ID), user_id=b"ann", creation_time=1000),
     "red": message("red", application={"colour": Value("string", "red"), "size": Value("int", 3)}),
     "blue": message("blue", application={"colour": Value("symbol", "blue"), "size": Value("double", 3.0)}),
-    "truth": message("truth", application={"colour": Value("boolean", True), "size": Value("ubyte", 1)}),
+    "truth": message(
+        "truth", application={"colour": Value("boolean", True), "size": Value("ubyte", 1), "a [b]": Value("int", 1)}
+    ),
 }
 
 
@@ -122,11 +124,85 @@ def test_application_properties_are_compared(client: LinksClient, entries: dict[
     assert selected(client, filter_set(f=(APPLICATION, entries))) == names
 
 
+@pytest.mark.parametrize(
+    ("condition", "names"),
+    [
+        ("properties.subject LIKE '%.new' AND p.group_sequence >= 5", ["order"]),
+        ("p.message_id = 17", ["invoice"]),
+        ("p.message_id = '17'", ["order"]),
+        ("p.message_id <> '17'", ["invoice"]),
+        (f"p.correlation_id = '{ID}'", ["uuid"]),
+        ("p.user_id = 0x616E6E", ["uuid"]),
+        ("p.content_type IN ('text/html', 'text/plain')", ["invoice"]),
+        ("p.creation_time < UTC() - 1", ["uuid"]),
+        ("p.subject > 'i'", ["order", "invoice"]),
+        ("header.priority = 4 AND NOT h.durable AND p.subject IS NULL", ["plain", "red", "blue", "truth"]),
+        ('colour = "red"', ["red"]),
+        ("application_properties.colour != 'red'", ["blue", "truth"]),
+        ("a.colour = [colour] AND colour >= 'blue'", ["red", "blue"]),
+        ("[a [[b]]] IS NOT NULL", ["truth"]),
+        ("size / 2 = 1.5", ["red", "blue"]),
+        ("-size % 2 = -1", ["red", "truth"]),
+        ("size NOT IN (1, TRUE, p.subject)", ["red", "blue"]),
+        ("colour", ["truth"]),
+    ],
+)
+def test_conditions_in_sql_select(client: LinksClient, condition: str, names: list[str]) -> None:
+    assert selected(client, filter_set(f=("amqp:sql-filter", Value("string", condition)))) == names
+
+
+def test_conditions_in_sql_select_messages_of_other_protocols(world: World, client: LinksClient) -> None:
+    filters = filter_set(
+        f=(0x120, Value("string", "p.content_type = 'text/plain' AND p.reply_to LIKE '%back' AND n = 1"))
+    )
+    attach(client, filters)
+    publisher = BasicClient(world).open()
+    for number in (1, 2):
+        headers = typed_map({"n": number})
+        publisher.publish("q", b"x", Properties(content_type="text/plain", reply_to="back", headers=headers))
+    publisher.sync()
+    assert len(client.messages()) == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("", "unexpected end"),
+        ("p.subject =", "unexpected end"),
+        ("p.invalid = 1", "there is no field 'p.invalid'"),
+        ("header.ttl = 1", "there is no field 'header.ttl'"),
+        ("my.key = 1", "'.' is not expected here"),
+        ("1key = 1", "'1' is not expected here"),
+        ("data = 0x1", "'0' is not expected here"),
+        ("upper = 1", "'upper' is not expected here"),
+        ("size BETWEEN 1 AND 2", "'BETWEEN' is not expected here"),
+        ("a = [b", "the quotes are not closed"),
+        ("a = 'b", "the quotes are not closed"),
+        ("a LIKE 0x48", "'0x48' is not expected here"),
+        (f"a = {'9' * 500}", "the number is too large"),
+        ("a" * 8193, "has 8193 characters, more than 8192"),
+    ],
+)
+def test_conditions_that_are_not_sql_are_refused(client: LinksClient, condition: str, problem: str) -> None:
+    client.take()
+    attach(client, filter_set(f=("amqp:sql-filter", Value("string", condition))))
+    (detach,) = client.take("detach")
+    error = detach.fields["error"].fields
+    assert (error["condition"], problem in error["description"]) == ("amqp:invalid-field", True), error
+
+
+def test_a_selector_and_sql_of_equal_texts_are_different_conditions(client: LinksClient) -> None:
+    condition = Value("string", "colour < 'green'")  # strings are ordered in SQL only
+    attach(client, filter_set(f=("apache.org:selector-filter:string", condition)), 2)
+    assert selected(client, filter_set(f=("amqp:sql-filter", condition))) == ["blue"]
+
+
 def test_filters_and_a_selector_must_all_match(client: LinksClient) -> None:
     filters = filter_set(
         a=(0x174, {"colour": Value("string", "&p:")}),
         b=(0x173, {"subject": Value("null", None)}),
-        c=("apache.org:selector-filter:string", Value("string", "size > 2 AND colour = 'blue'")),
+        c=("apache.org:selector-filter:string", Value("string", "size > 2")),
+        d=("amqp:sql-filter", Value("string", "colour <= 'blue'")),
     )
     assert selected(client, filters) == ["blue"]
 
