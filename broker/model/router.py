@@ -212,19 +212,20 @@ class Router:
             return self._publish_run_to_each(run, queues)
         stored = [queue for queue in queues if queue.stores(run.template)]
         rids: dict[Queue, int] = {}
+        count = run.count
         if stored:
             assert self._store is not None
             head, field = run.stored_head()
-            found = self._store.append.enqueue_run_to_all(
-                [queue.journal for queue in stored], head, field, run.bodies, run.count
+            found, count = self._store.append.enqueue_run_to_all(
+                [queue.journal for queue in stored], head, field, run.bodies, count, MIN_RUN
             )
-            if not found:
+            if not count:
                 return 0
             rids = dict(zip(stored, found, strict=True))
         for queue in queues:
-            queue.add_run(run, 0, run.count, rids.get(queue, 0))
+            queue.add_run(run, 0, count, rids.get(queue, 0))
         self.is_run_stored = bool(rids)
-        return run.count
+        return count
 
     def _publish_run_to_each(self, run: MessageRun, queues: Sequence[Queue]) -> int:
         """As `_publish_run_to_all`, for queues that do not all store the same bytes."""

@@ -191,12 +191,14 @@ class Appends(Protocol):
         field: SizeField | None,
         bodies: Bodies,
         count: int,
+        least: int,
         /,
-    ) -> list[int]:
-        """As `enqueue_run`, the first `count` messages to all of these journals, or none to any.
+    ) -> tuple[list[int], int]:
+        """As `enqueue_run`, the same of the first `count` messages to all of these journals: at least `least`, or none.
 
         Returns:
-            The record id of the first message in each; empty if they must be appended one by one.
+            The record id of the first message in each, and how many were appended to it. If none was, the first must
+            be appended by itself.
         """
 
     def dequeue_run(self, journal: JournalHandle, target: int, count: int, /) -> int:

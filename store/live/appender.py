@@ -173,8 +173,9 @@ class Appender:
         field: SizeField | None,
         bodies: Bodies,
         count: int,
-    ) -> list[int]:
-        """Append the messages of a run to several queues: all of them to each, or none to any.
+        least: int,
+    ) -> tuple[list[int], int]:
+        """Append messages of a run to several queues: to each the same ones, as many as all can take at once.
 
         Args:
             journals: the journals of the queues.
@@ -182,23 +183,25 @@ class Appender:
             field: the field in them that gives the size of the body; None if they are the same for all.
             bodies: the bodies.
             count: number of messages, from the first on; at least 1.
+            least: fewer are not appended.
 
         Returns:
-            The record id of the first message in each journal; empty if nothing was appended, because a journal must
-            enter a new file, make room or compress, or record ids must be reserved.
+            The record id of the first message in each journal, and the number appended. None was if a journal must
+            enter a new file, make room or compress, or record ids must be reserved, before so few.
 
         Raises:
             ValueError: there are no such messages.
         """
         _check_run(bodies, 0, count)
-        ids = self._ids
-        bytes_appended = count * (len(head) + MAX_AROUND_DATA) + bodies.size(0, count)
-        if ids.next + count * len(journals) > ids.limit:
-            return []
+        ids, head_size, around = self._ids, len(head), len(head) + MAX_AROUND_DATA
+        count = min(count, (ids.limit - ids.next) // len(journals))
         for journal in journals:
-            is_beyond = journal.gathered + bytes_appended > journal.bound
-            if is_beyond or journal.compression is not None or not journal.writer.takes_run(len(head), bodies, count):
-                return []
+            count = min(count, (journal.bound - journal.gathered) // (around + bodies.largest))
+            if count >= least and journal.compression is None:
+                count = journal.writer.taken_of_run(head_size, bodies, count)
+            if count < least or journal.compression is not None:
+                return [], 0
+        bytes_appended = count * around + bodies.size(0, count)
         rids: list[int] = []
         for journal in journals:
             rid = ids.next
@@ -212,7 +215,7 @@ class Appender:
             self._dirty[journal] = None
             journal.enqueues += count
             journal.gathered += bytes_appended
-        return rids
+        return rids, count
 
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias, TypeVa
 from unittest.mock import patch
 
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
+from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMPRESSED
@@ -689,7 +690,8 @@ class StoreLife:
     ) -> None:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
-        self.asked = self.answered = self.refused = self.compressed = self.ended_large = self.in_runs = 0
+        self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
+        self.in_runs = self.to_several = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -1358,15 +1360,19 @@ class RunningLife(StoreLife):
 
     def deeds(self) -> list[tuple[Callable[[], object], int]]:
         """What may be done, with weights."""
-        return [*super().deeds(), (self.enqueue_run, 45), (self.dequeue_run, 35)]
+        return [*super().deeds(), (self.enqueue_run, 40), (self.enqueue_run_to_all, 10), (self.dequeue_run, 35)]
+
+    def _new_run(self) -> tuple[bytes, list[bytes], Bodies]:
+        """The head of the messages of a new run, and their bodies, each by itself and together."""
+        rng = self.rng
+        size, spread, count = rng.choice((12, 12, 60, 200)), rng.choice((0, 0, 150)), rng.choice((1, 3, 20, 40))
+        bodies = [(b"%d:" % self.model.unique()).ljust(size + rng.randint(0, spread), b".") for _ in range(count)]
+        return b"run ", bodies, joined(bodies, rng.randint(1, 5))
 
     def enqueue_run(self) -> None:
         """Messages with equal heads, each of which may be there without those after it."""
         for queue in self.some_queues()[:1]:
-            journal, rng, head = journal_of(queue), self.rng, b"run "
-            size, spread, count = rng.choice((12, 12, 60, 200)), rng.choice((0, 0, 150)), rng.choice((1, 3, 20, 40))
-            bodies = [(b"%d:" % self.model.unique()).ljust(size + rng.randint(0, spread), b".") for _ in range(count)]
-            run = joined(bodies, rng.randint(1, 5))
+            journal, (head, bodies, run) = journal_of(queue), self._new_run()
             messages = deque(Message(head + body) for body in bodies)
             while messages:
                 rid, several = self._append_run(
@@ -1378,7 +1384,7 @@ class RunningLife(StoreLife):
                         head,
                         None,
                         run,
-                        count - len(messages),
+                        run.count - len(messages),
                         len(messages),
                     ),
                 )
@@ -1388,6 +1394,25 @@ class RunningLife(StoreLife):
                     message = messages.popleft()
                     message.rid = rid + number
                     queue.available[message.data] = message
+
+    def enqueue_run_to_all(self) -> None:
+        """The same messages of a run for several queues, each of which may have some without those after them."""
+        queues, (head, bodies, run), least = self.some_queues(), self._new_run(), self.rng.choice((1, 2, 10))
+        if not queues:
+            return
+        for queue in queues:
+            queue.pending += [Operation([Message(head + body)]) for body in bodies]
+        journals = [journal_of(queue) for queue in queues]
+        rids, count = self.store.append.enqueue_run_to_all(journals, head, None, run, run.count, least)
+        require(count == 0 or least <= count <= run.count, f"{count} of {run.count} appended, at least {least} or none")
+        self.to_several += count > 1 and len(queues) > 1
+        for queue, rid in zip(queues, rids or [0] * len(queues), strict=True):
+            for number in range(count):
+                (message,) = queue.pending[number - run.count].enqueues
+                message.rid = rid + number
+                queue.available[message.data] = message
+            del queue.pending[len(queue.pending) - run.count + count :]
+        self.highest()
 
     def dequeue_run(self) -> None:
         """Messages with consecutive record ids go: from either end, or between others."""
@@ -1477,6 +1502,7 @@ class StoreCrashes(Simulator):
             self.counts[name] += getattr(life, name)
         self.counts["large"] += life.ended_large
         self.counts["in runs"] += life.in_runs
+        self.counts["to several"] += life.to_several
 
 
 # ---- a store that is asked for one thing after the other ----

@@ -394,8 +394,8 @@ def test_a_store_of_runs_is_that_of_the_same_messages_one_by_one(seed: int, argu
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
-    store, rng, taken, refused = Store(in_runs=True), random.Random(seed), 0, 0
+def test_the_same_messages_of_a_run_go_to_all_of_several_journals(seed: int) -> None:
+    store, rng, taken, shortened, refused = Store(in_runs=True), random.Random(seed), 0, 0, 0
     journals = [store.make("first"), store.make("second")]
     for _ in range(150):
         size, count = rng.choice((1, 20, 100, 700)), rng.choice((1, 2, 10, 60))
@@ -403,14 +403,22 @@ def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
         bodies = [bytes([rng.randrange(256)]) * (size + rng.randint(0, more)) for _ in range(count)]
         before = [(each.enqueues, each.unsynced, each.gathered) for each in journals]
         field = field_for(bodies)
-        rids = store.store.append.enqueue_run_to_all(journals, head_for(field), field, joined(bodies, 2), count)
+        least = rng.choice((2, 4, 30))
+        fits = [each.writer.taken_of_run(len(head_for(field)), joined(bodies, 2), count) for each in journals]
+        rids, appended = store.store.append.enqueue_run_to_all(
+            journals, head_for(field), field, joined(bodies, 2), count, least
+        )
+        assert appended == 0 or least <= appended <= min(fits)
         if not rids:
             refused += 1
+            assert appended == 0
             assert [(each.enqueues, each.unsynced, each.gathered) for each in journals] == before
             count, field = 1, None
             rids = [store.enqueue(journal, bodies[:1])[0] for journal in journals]
         else:
             taken += 1
+            shortened += appended < count
+            count = appended
         for journal, first in zip(journals, rids, strict=True):
             assert [journal.load(first + number) for number in range(count)] == [
                 message(body, field) for body in bodies[:count]
@@ -420,7 +428,9 @@ def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
         if rng.random() < 0.3:
             store.store.start()
             store.store.collect()
-    assert taken > 4
+        assert len({each.enqueues for each in journals}) == 1
+    assert taken > 10
+    assert shortened > 1
     assert refused > 10
     assert store.store.close()
 

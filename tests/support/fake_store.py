@@ -181,9 +181,9 @@ class FakeStore:
         rids = [self._append(journal, b"".join(message)) for message in messages]
         return rids[0], several
 
-    def enqueue_run_to_all(self, *_run: object) -> list[int]:
+    def enqueue_run_to_all(self, *_run: object) -> tuple[list[int], int]:
         """The caller has to append them one by one."""
-        return []
+        return [], 0
 
     def dequeue_run(self, journal: FakeJournal, target: int, count: int) -> int:
         """As `enqueue_run`; up to the first that is not there."""

@@ -299,18 +299,14 @@ class Version2Writer:
             records.enqueued_several(rid, packed, end - place)
         return fits
 
-    def takes_run(self, head_size: int, bodies: Bodies, count: int) -> bool:
-        """Whether the fast path takes the first `count` messages, so that `enqueue_run` appends all."""
+    def taken_of_run(self, head_size: int, bodies: Bodies, count: int) -> int:
+        """How many of the first `count` messages the fast path takes; `enqueue_run` appends as many, if it is not 0."""
         records, blocks = self.records, (head_size + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
         if not bodies.is_even:
-            return count > 1 and len(self._places(head_size, bodies, 0, count)) == count
-        end = self.batch.position + count * blocks
-        return (
-            count > 1
-            and end <= self._enqueue_end
-            and count * (blocks + 1) <= records.room
-            and blocks <= records.largest
-        )
+            return len(self._places(head_size, bodies, 0, count))
+        if blocks > records.largest:
+            return 0
+        return max(0, min(count, (self._enqueue_end - self.batch.position) // blocks, records.room // (blocks + 1)))
 
     def _places(self, head_size: int, bodies: Bodies, first: int, count: int) -> array[int]:
         """The packed places of as many messages of a run as the fast path takes."""

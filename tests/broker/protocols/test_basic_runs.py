@@ -515,6 +515,21 @@ def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_re
     assert side.queue("d").message_count == 13
 
 
+@pytest.mark.parametrize(("most_of_run", "expected"), [(7, [(RUN, 7)] * 14), (3, [])])
+def test_a_run_goes_to_several_queues_as_far_as_their_journals_take_it(
+    side: BasicSide, most_of_run: int, expected: list[tuple[int, int]]
+) -> None:
+    side.publish("", bodies(3), PERSISTENT)
+    side.rest()
+    side.world.store.most_of_run = most_of_run
+    side.publish("", bodies(100, begin=3), PERSISTENT)
+    side.rest()
+    for name in QUEUES:
+        assert runs_on(side.queue(name)) == expected
+        assert [body for _, body, *_ in side.messages(name)] == bodies(103)
+    assert side.client.take("basic.ack")[-1].values["delivery_tag"] == 103
+
+
 @replaces
 def test_a_run_to_many_queues_is_put_on_them_in_parts(side: BasicSide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "MAX_RUN_COPIES", 40)

@@ -149,11 +149,19 @@ class SlowStore:
         return rid, count
 
     def enqueue_run_to_all(
-        self, journals: Sequence[object], head: bytes, field: SizeField | None, bodies: Bodies, count: int, /
-    ) -> list[int]:
-        if count > self.most_of_run or self.failing is not None:
-            return []
-        return [self.enqueue_run(journal, head, field, bodies, 0, count)[0] for journal in journals]
+        self,
+        journals: Sequence[object],
+        head: bytes,
+        field: SizeField | None,
+        bodies: Bodies,
+        count: int,
+        least: int,
+        /,
+    ) -> tuple[list[int], int]:
+        count = min(count, self.most_of_run)
+        if count < least or self.failing is not None:
+            return [], 0
+        return [self.enqueue_run(journal, head, field, bodies, 0, count)[0] for journal in journals], count
 
     def load(self, rid: int) -> bytes:
         """The data of a message: the store is the journal of its queues, too. Raises FailedError."""
