@@ -19,9 +19,11 @@ import click
 from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.formats.wording import plural
+from qstore.store.disk import OsDisk
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import QueueIntake
 from qstore.store.importing.plan import ImportPlan, PastImport
+from qstore.store.inspect.layout import UnusableInputError, find_layout
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import (
     AGAIN,
@@ -226,6 +228,8 @@ class _Request(NamedTuple):
 
 def _settings(request: _Request, directory: str | None) -> JavaSettings | None:
     """The settings of a configuration, if the export is one; checked before anything is imported."""
+    if Path(request.source).is_dir():
+        raise InterchangeError(_why_not_directory(request.source))
     with Path(request.source).open("rb") as file:
         is_configuration = is_java_configuration(file.read(_BEGIN).lstrip())
     if not is_configuration:
@@ -235,6 +239,15 @@ def _settings(request: _Request, directory: str | None) -> JavaSettings | None:
     if directory is not None and os.path.lexists(directory):
         raise InterchangeError(f"{directory}: exists; choose another name, or remove it")
     return read_java_settings(request.source, request.definitions)
+
+
+def _why_not_directory(path: str) -> str:
+    """Why a directory is no export, and what to do."""
+    try:
+        find_layout(OsDisk(), path)
+    except UnusableInputError as error:
+        return str(error)
+    return f"{path}: this is a store; qstore-export writes a file of its messages, which is imported"
 
 
 def _write_settings(request: _Request, settings: JavaSettings, directory: str | None) -> list[str]:

@@ -192,12 +192,32 @@ def _is_store(disk: Disk, root: str) -> bool:
     )
 
 
+_JAVA_LEVELS: Final = 4
+"""In `$QPID_WORK` are `bdbstore/HOST/*.jdb` and `derbyDB/HOST/service.properties`; one level more is for its parent."""
+_JAVA_DIRECTORIES: Final = 200  # of a level
+
 #: A kind of store of the Java broker -> whether a directory with these names is one. That in a database of JDBC has no
 #: files of its own.
 _JAVA_STORES: Final[Mapping[str, Callable[[list[str]], bool]]] = {
     "a Berkeley DB JE": lambda names: any(name.endswith(".jdb") for name in names),
     "a Derby": lambda names: {"service.properties", "seg0"} <= set(names),
 }
+
+
+def _java_store(disk: Disk, path: str) -> tuple[str, str] | None:
+    """The kind of a store of the Java broker at or below `path`, such as in its work directory, and where it is."""
+    level = [path]
+    for depth in range(_JAVA_LEVELS):
+        below: list[str] = []
+        for each in level:
+            names = disk.names(each)
+            for what, is_it in _JAVA_STORES.items():
+                if is_it(names):
+                    return what, each
+            if depth + 1 < _JAVA_LEVELS:
+                below += (there for name in names if disk.is_directory(there := posixpath.join(each, name)))
+        level = below[:_JAVA_DIRECTORIES]
+    return None
 
 
 def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
@@ -208,12 +228,12 @@ def _why_unusable(disk: Disk, path: str, names: list[str]) -> str:
         return f"{path}: the directory is empty"
     for left, state in unfinished_stores(disk, path).items():
         return f"{path}: there is no store, only {state.notice(left)}"
-    java = next((what for what, is_it in _JAVA_STORES.items() if is_it(names)), None)
-    if java is not None:
-        advice = (
-            "drain its queues with a client or a shovel while that broker runs; qstore-import reads its configuration"
+    if (java := _java_store(disk, path)) is not None:
+        what, there = java
+        return (
+            f"{there}: this is {what} store of Apache's Java broker, whose layout has no public description: drain its "
+            "queues with a client or a shovel while that broker runs; qstore-import reads its configuration"
         )
-        return f"{path}: this is {java} store of Apache's Java broker, whose layout has no public description: {advice}"
     below = [posixpath.join(path, name) for name in names]
     nested = [
         name

@@ -1,10 +1,11 @@
 """What the documents that qstore was built from name: feature, source, the test that shows it, and how far it is.
 
     python -m tests.conformance.seed_features          all rows, and the sums
-    python -m tests.conformance.seed_features missing  those of one state: works, partly, missing, n/a
+    python -m tests.conformance.seed_features missing  those of one state: works, partly, missing, elsewhere, n/a
 
 A row is a line `MARK feature; DOCUMENT:LINE ...`, with marks as in `STATES`, where a line may be a range, and more
-lines, indented: tests as paths below `tests`, with `::`; after `=`, what is missing, or why it does not apply.
+lines, indented: tests as paths below `tests`, with `::`; after `=`, what is missing, or why it does not apply. What is
+`elsewhere` is missing, too: it is work of its own, with a design that this table does not judge.
 
 The documents, which are not part of this repository: 000 Qpid C++ Broker Book; 001 Qpid management, design and protocol
 (QMF 1); 002 iMatix, AMQP/Fast; 003 MRG Messaging User Guide 2; 004 Qpid wiki.
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
-STATES: Final = {"+": "works", "~": "partly", "-": "missing", "/": "n/a"}
+STATES: Final = {"+": "works", "~": "partly", "-": "missing", ">": "elsewhere", "/": "n/a"}
 LINES: Final = {"000": 4368, "001": 901, "002": 3052, "003": 1872, "004": 37529}
 """How many lines the documents have."""
 
@@ -435,8 +436,11 @@ TABLE: Final = """
     store/test_identity.py::test_manual_recovery_as_the_documents_tell_it
 + stores of qpidd are taken over; 004:949-953
     system/test_broker_qpidd_stores.py::test_the_messages_are_those_that_qpidd_recovered
-- stores of the Java broker: BDB-JE, Derby, JDBC; 004:27025-27061 004:938-947 004:3162-3186
-    = their layouts have no public description; tools say so, and qstore-import reads the broker's configuration
++ stores of the Java broker (BDB-JE, Derby): found, and refused in a line that says what to do; 004:27025-27061
+    tools/test_store_shell.py::test_another_store
+    tools/test_java_broker.py::test_a_store_of_the_java_broker_is_not_read_and_says_what_to_do
+/ stores of the Java broker, read: BDB-JE, Derby, JDBC; 004:938-947 004:3162-3186
+    = no document describes the bytes of their files; queues are drained with a shovel, the configuration is imported
 + wrong order of calls, errors, aborts: a reason and no loss; 002:2775-2781 002:439-449
     faults/test_broker_crashes.py::test_promises_hold_whenever_the_broker_dies
 
@@ -477,12 +481,12 @@ TABLE: Final = """
 + queue replication: listener, exchange, events; 000:2310-2434 003:1179-1239 004:12982-13114
     system/test_broker_replication.py::test_a_queue_follows_that_of_another_broker
     broker/test_replication.py::test_events_that_come_again_are_ignored
-- active-passive HA: states, promotion, ha- options; 000:2774-3316
-    = joining a cluster is refused
-- active-active cluster: membership, updates, qpid-cluster; 003:774-900 004:834-844 004:1563-2045
-    = joining a cluster is refused
-- qpid-ha, qpid-cluster; 000:3722-3736 003:833-861 004:1016-1019
-    = with HA
+> active-passive HA: states, promotion, ha- options; 000:2774-3316
+    = not built; joining a cluster is refused, options of HA alone are ignored with a log line
+> active-active cluster: membership, updates, qpid-cluster; 003:774-900 004:834-844 004:1563-2045
+    = not built; joining a cluster is refused
+> qpid-ha, qpid-cluster; 000:3722-3736 003:833-861 004:1016-1019
+    = not built; they belong to HA and the cluster
 / corosync, openais, cman, rgmanager; 000:2819-3007 003:781-807 004:18118-18251
     = cluster managers outside the broker
 / resource-wide multicast, shadow connections, Cluster.* class; 004:1801-1870 004:2132-2269
@@ -670,9 +674,10 @@ TABLE: Final = """
 == Tests and measures
 + interoperability programs IOP-1 to 60; 004:36058-36531
     interop/test_interop.py::test_every_client_with_every_other_one
-~ soak kit, matrix of latency, reliability and throughput cases; 004:36609-36758 004:11594 004:34631-34685
++ soak kit: matrix of latency, reliability and throughput cases; 004:36609-36758 004:11594 004:34631-34685
+    interop/test_interop.py::test_every_case_of_the_soak_kit_gets_all_of_its_messages
+    interop/test_interop.py::test_a_lost_message_fails_a_case_of_the_soak_kit
     interop/test_interop.py::test_soak
-    = the soak kit; tests/bench measures other loads than those of the matrix
 + crash points: before and after commit and send; 004:36667-36671
     system/test_broker_transactions_killed.py::test_every_message_is_there_once_whatever_dies
 + message sizes around frames and pages; 004:36386 004:36403
@@ -708,7 +713,7 @@ def features(table: str = TABLE) -> Iterator[Feature]:
         if line.startswith("== "):
             area = line[3:]
         elif not line.startswith(" "):
-            found = re.fullmatch(r"([+~/-]) (.*); ([\d: -]+)", line)
+            found = re.fullmatch(r"([+~/>-]) (.*); ([\d: -]+)", line)
             if found is None:
                 raise ValueError(f"not a row: {line}")
             rest = lines[at + 1 :]
@@ -724,9 +729,9 @@ def main(wanted: str = "") -> None:
     for area, group in groupby(rows, lambda row: row.area):
         for number, row in enumerate(row for row in group if row.state in (wanted or row.state)):
             print(*(("", area) if number == 0 else ()), sep="\n", end="\n" if number == 0 else "")
-            print(f"  {row.state:8}{row.name}  [{' '.join(row.sources)}]")
+            print(f"  {row.state:10}{row.name}  [{' '.join(row.sources)}]")
             for line in (*row.tests, *([row.note] if row.note else ())):
-                print(f"{'':10}{line}")
+                print(f"{'':12}{line}")
     sums = Counter(row.state for row in rows)
     print(f"\n{len(rows)} features: {', '.join(f'{sums[state]} {state}' for state in STATES.values())}")
 

@@ -6,20 +6,26 @@ latency samples.
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from xml.etree import ElementTree
 
 import pytest
 
+from qstore.tools.load import throughput
+from qstore.tools.load.protocols import Broker
+from tests.interop import soak_kit
 from tests.interop.client import CONTROL, DUMMY, P2P, TESTS, Headers, body_of
 from tests.interop.coordinator import Case, CoordinationError, Coordinator, Outcome, cases, write_junit
 from tests.interop.links import DIRECT, LINKS, Mail, Pika
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.profiles import today
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
 
 __all__ = ["make_broker"]
@@ -129,6 +135,52 @@ def test_clients_without_a_part_hear_of_the_coordinator(broker: RunningBroker, m
     idle.close()
     coordinator.close()
     assert clients.close() == {"pika": 0}
+
+
+# ---- the soak kit ----
+
+
+def short(case: soak_kit.SoakCase) -> soak_kit.SoakCase:
+    """A case with few messages and clients, at any rate."""
+    consumers = tuple(sorted({min(each, 3) for each in case.consumers}))
+    sizes = tuple(sorted({case.sizes[0], case.sizes[-1]}))
+    return replace(case, consumers=consumers, sizes=sizes, messages=24, rate=0.0, seconds=0.0, producers=2)
+
+
+def test_every_case_of_the_soak_kit_gets_all_of_its_messages(broker: RunningBroker) -> None:
+    cases = list(soak_kit.cases())
+    assert len({case.name for case in cases}) == len(cases) == 86
+    for number, case in enumerate(today(cases, 12)):
+        target = Broker(f"127.0.0.1:{broker.port}", soak_kit.PROTOCOLS[number % 2], {})
+        rows = list(soak_kit.rows_of(target, short(case)))
+        assert len(rows) == len(short(case).consumers) * len(short(case).sizes)
+        for row in rows:
+            assert row["consumed"] == 24 * (row["consumers"] if case.is_topic else 1), row
+
+
+def test_a_lost_message_fails_a_case_of_the_soak_kit(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_up = throughput.set_up
+    monkeypatch.setattr(soak_kit, "_STALL_SECONDS", 1.0)
+    monkeypatch.setattr(throughput, "set_up", lambda target, load: set_up(target, replace(load, exchange="")))
+    target = Broker(f"127.0.0.1:{broker.port}", soak_kit.PROTOCOLS[0], {})
+    case = next(case for case in soak_kit.cases() if case.name == "TTBT-AA-Qpid")
+    with pytest.raises(soak_kit.SoakError, match="consumed 0 of 72"):
+        list(soak_kit.rows_of(target, short(case)))
+
+
+def test_the_command_of_the_soak_kit(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"127.0.0.1:{broker.port}"
+    assert soak_kit.main(["-b", url, "-t", "TQR-Qpid-0[12]", "-c", "2", "-n", "30", "-d", "0", "-r", "2"]) == 0
+    head, *rows = csv.reader(capsys.readouterr().out.splitlines())
+    assert tuple(head) == soak_kit.COLUMNS
+    assert [row[0] for row in rows] == ["TQR-Qpid-01", "TQR-Qpid-02"] * 2
+    assert {(row[2], row[4], row[5]) for row in rows} == {("2", "30", "30")}
+
+
+@pytest.mark.soak
+def test_the_matrix_of_the_soak_kit(broker: RunningBroker) -> None:
+    seconds = os.environ.get("QSTORE_SOAK_SECONDS", "60")
+    assert soak_kit.main(["-b", f"127.0.0.1:{broker.port}", "-d", seconds]) == 0
 
 
 @pytest.mark.soak

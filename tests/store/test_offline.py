@@ -202,6 +202,12 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
             lambda path: (path / "seg0").mkdir(parents=True) or (path / "service.properties").write_text("x"),
             "a Derby store of Apache's Java broker",
         ),
+        (
+            lambda path: (
+                (path / "bdbstore/test").mkdir(parents=True) or (path / "bdbstore/test/00000007.jdb").write_text("x")
+            ),
+            r"input/bdbstore/test: this is a Berkeley DB JE store .* drain its queues with a client or a shovel",
+        ),
     ],
 )
 def test_input_without_a_store_is_refused(tmp_path: Path, make: object, says: str) -> None:

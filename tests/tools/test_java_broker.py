@@ -293,6 +293,20 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "configuration are larger than 60 bytes" in bring(tmp_path / "config.xml", tmp_path / "store").stderr
 
 
+def test_a_store_of_the_java_broker_is_not_read_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "work/derbyDB/test/seg0").mkdir(parents=True)
+    (tmp_path / "work/derbyDB/test/service.properties").write_text("x")
+    done = bring(tmp_path / "work", tmp_path / "store")
+    assert done.exit_code == 2
+    assert f"{tmp_path}/work/derbyDB/test: this is a Derby store of Apache's Java broker" in done.stderr
+    assert "drain its queues with a client or a shovel while that broker runs" in done.stderr
+    (tmp_path / "definitions.json").write_text('{"queues": [], "vhosts": []}')
+    assert bring(tmp_path / "definitions.json", tmp_path / "other").exit_code == 0
+    done = bring(tmp_path / "other", tmp_path / "store")
+    assert "this is a store; qstore-export writes a file of its messages" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
 def test_settings_are_for_this_configuration_only(tmp_path: Path) -> None:
     (tmp_path / "definitions.json").write_text('{"queues": [], "vhosts": []}')
     done = bring(tmp_path / "definitions.json", tmp_path / "store", "--settings", tmp_path / "settings")
