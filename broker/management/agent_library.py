@@ -46,6 +46,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import queue
 import re
 import threading
@@ -56,7 +57,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from qstore.broker.client.address import parse_address, queue_address
+from qstore.broker.client.address import CLIENT_LOGGER, parse_address, queue_address
 from qstore.broker.client.blocking import Connection, Sender, Session
 from qstore.broker.client.errors import (
     AddressError,
@@ -89,6 +90,8 @@ __all__ = [
     "event_class",
     "object_class",
 ]
+
+_logger: Final = logging.getLogger(CLIENT_LOGGER)
 
 DIRECT: Final = "qmf.default.direct"
 TOPIC: Final = "qmf.default.topic"
@@ -297,7 +300,7 @@ class Agent:
         self._next_heartbeat = 0.0
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.error: MessagingError | None = None
+        self.error: Exception | None = None
 
     # ---- life ----
 
@@ -412,6 +415,9 @@ class Agent:
                 self._beat()
                 self._indicate()
         except MessagingError as error:
+            self.error = error
+        except Exception as error:  # of a program's object, such as a value that has no form on the wire
+            _logger.exception("The agent %s has ended: unhandled exception", self.name)
             self.error = error
 
     def _beat(self) -> None:
@@ -825,7 +831,7 @@ class WorkQueue:
 
     Args:
         notify: called by the agent's thread when the queue has an item and had none; it must return at once, and may
-            not call the agent.
+            not call the agent. If it raises an exception, that is logged (`qstore.client`), and the item stays.
     """
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
@@ -892,7 +898,10 @@ class WorkQueue:
             self._items.put_nowait(item)
         # Looked at afterwards: meanwhile the program may have taken all others. Only this thread adds any.
         if self._notify is not None and self._items.qsize() <= 1:
-            self._notify()
+            try:
+                self._notify()
+            except Exception:
+                _logger.exception("The program's notify() has failed; its items wait in the queue")
 
     def _subscription(self, request: Message, content: dict[str, Any]) -> WorkSubscription:
         found = self._subscriptions.get(_text(content.get("_subscription_id")))

@@ -487,8 +487,8 @@ TLS: Final = Group(
         Option("ssl-require-client-authentication", _SWITCH, YES_NO, "no", "Refuse clients without a certificate"),
         Option("ssl-sasl-no-dict", _SWITCH, YES_NO, "no", "Over TLS, offer no SASL mechanisms open to dictionary "
                "attacks, which leaves EXTERNAL and GSSAPI"),
-        Option("require-encryption", _SWITCH, YES_NO, "no", "Accept no connections without TLS. Insecure: no lets "
-               "others read and change what is sent without TLS"),
+        Option("require-encryption", _SWITCH, YES_NO, "no", "Accept only connections that are encrypted, by TLS or "
+               "by Kerberos. Insecure: no lets others read and change what is sent without"),
         Option("ssl-cert-db", _TEXT, "DIR", "", "Certificate database (NSS)", effect=Effect.REPLACED, reason=_CONVERT),
         Option("ssl-cert-name", _TEXT, "NAME", "", "Name of the certificate in that database", effect=Effect.REPLACED,
                reason=_CONVERT),

@@ -28,6 +28,7 @@ from qstore.broker.process.options import Table, Values, open_sources, read_sour
 from qstore.broker.process.paging import NAME as PAGING_NAME
 from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
+from qstore.broker.security.sasl.kerberos import has_keytab
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
 _is_release: Final = re.compile(r"\d{1,3}(\.\d{1,4}){1,2}([-+.][0-9A-Za-z.]{1,40})?", re.ASCII).fullmatch
@@ -202,7 +203,7 @@ def _tls(values: Values) -> TlsSettings | None:
         needy = [name for name in ("ssl-key", "ssl-ca", "ssl-port", "ssl-cert-password-file") if values.is_given(name)]
         needy += [
             name for name in ("require-encryption", "ssl-require-client-authentication", "ssl-sasl-no-dict")
-            if values.switch(name)
+            if values.switch(name) and not (name == "require-encryption" and values.switch("auth") and has_keytab())
         ]  # fmt: skip
         for name in needy:
             raise OptionError(f"--{name} needs a certificate: give --ssl-cert, and --ssl-key if the key is not in it")

@@ -154,13 +154,23 @@ class BrokerConnection(Connection):
     # ---- as a machine ----
 
     def new_rate(self) -> SessionRate | None:
-        """The limit of a new session's messages; None if there is none, as for the broker as its own client."""
+        """The limit of a new session's messages; None if there is none."""
         broker = self._shared.broker
-        rate = 0 if self.publisher.is_internal else broker.settings.max_session_rate
-        if not rate or broker.call_later is None:
+        if not self.has_rate or broker.call_later is None:
             return None
-        self.publish_checks.limit_rate()
-        return SessionRate(rate, broker.monotonic, broker.call_later)
+        return SessionRate(broker.settings.max_session_rate, broker.monotonic, broker.call_later)
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether its sessions have a limit: not those of the broker as its own client."""
+        broker = self._shared.broker
+        is_limited = bool(broker.settings.max_session_rate) and broker.call_later is not None
+        return is_limited and not self.publisher.is_internal
+
+    def limit_rate(self) -> None:
+        """Have each message of this connection count for the rate of its session, if there is one."""
+        if self.has_rate:
+            self.publish_checks.limit_rate()
 
     @property
     def mechanism(self) -> str:

@@ -15,7 +15,8 @@ Some clients of AMQP 0-9-1 know only AMQPLAIN, so it is offered wherever PLAIN i
                              then offered even if only some users have a verifier for it, and ANONYMOUS to everyone
     --auth-allow-cleartext   without it, PLAIN and AMQPLAIN are offered only on this host or over TLS
     --ssl-sasl-no-dict       excludes, over TLS, the mechanisms whose exchange allows a search in a dictionary
-    --require-encryption     offers nothing without TLS
+    --require-encryption     offers nothing without TLS, except GSSAPI, whose security layer must encrypt then, where
+                             the protocol has a place for layers
 
 What is not offered is not accepted. A login has a limit of steps, the same for every protocol.
 """
@@ -109,20 +110,28 @@ class Authentication:
         """Look again whether there is a keytab. The user file is looked at at each login."""
         self._has_keytab = self._options.is_on and kerberos.has_keytab()
 
-    def mechanisms(self, security: PeerSecurity) -> tuple[str, ...]:
-        """The mechanisms to offer, most preferred first. If it is empty, refuse the client: `why_none`."""
+    def mechanisms(self, security: PeerSecurity, *, has_layers: bool = False) -> tuple[str, ...]:
+        """The mechanisms to offer, most preferred first. If it is empty, refuse the client: `why_none`.
+
+        With `has_layers` its protocol has a place where security layers begin.
+        """
         options = self._options
         if security.internal_user:
             others = self.mechanisms(security._replace(internal_user="", certificate_user=""))
             return EXTERNAL, *(name for name in others if name != EXTERNAL)
-        if options.requires_encryption and not security.is_encrypted:
+        must_encrypt = options.requires_encryption and not security.is_encrypted
+        if must_encrypt and not (has_layers and options.is_on):
             return ()
         names: Sequence[str]
         if not options.is_on:
             possible = (ANONYMOUS, PLAIN, AMQPLAIN)
             return tuple(name for name in options.mechanisms or possible if name in possible)
         names = options.mechanisms or [name for name in TABLE if self._is_usual(name, security)]
-        return tuple(name for name in names if self._is_possible(name, security))
+        return tuple(
+            name
+            for name in names
+            if self._is_possible(name, security) and not (must_encrypt and TABLE[name].needs is not Needs.KEYTAB)
+        )
 
     def _is_usual(self, name: str, security: PeerSecurity) -> bool:
         """Whether a mechanism is offered by default."""
@@ -151,7 +160,7 @@ class Authentication:
     def why_none(self, security: PeerSecurity) -> tuple[str, str]:
         """Why no mechanism is offered: for the client, and for the log with advice."""
         if self._options.requires_encryption and not security.is_encrypted:
-            return "only encrypted connections are accepted", "no TLS; see --require-encryption"
+            return "only encrypted connections are accepted", "neither TLS nor Kerberos; see --require-encryption"
         text = "no SASL mechanism is offered on this connection"
         if self._users is not None and not (
             security.is_encrypted or security.is_local or self._options.allows_cleartext
@@ -169,11 +178,14 @@ class Authentication:
 
         With `has_layers` a security layer may follow the login, unless there is TLS.
         """
-        if name not in self.mechanisms(security):
+        if name not in self.mechanisms(security, has_layers=has_layers):
             return None
         user = security.internal_user or security.certificate_user
         has_layers = has_layers and not security.is_encrypted
-        return server_mechanism(name, Login(self._options.realm, self._users, user, self._host, has_layers))
+        must_encrypt = self._options.requires_encryption and not security.is_encrypted
+        return server_mechanism(
+            name, Login(self._options.realm, self._users, user, self._host, has_layers, must_encrypt)
+        )
 
 
 def unusable(names: Sequence[str]) -> list[str]:
@@ -207,7 +219,7 @@ class LoginAttempt:
         self._authentication, self.security, self._has_layers = authentication, security, has_layers
         self._mechanism: ServerMechanism | None = None
         self._challenges = 0
-        self.offered = authentication.mechanisms(security)
+        self.offered = authentication.mechanisms(security, has_layers=has_layers)
         self.mechanism = ""
 
     def start(self, name: str, response: bytes | None) -> Outcome:

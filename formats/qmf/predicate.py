@@ -12,7 +12,8 @@
 
 A comparison with a value that the object does not have, or of a number with a text, is false; for `ne`, of different
 kinds of values, it is true. A reference to an object is compared by the object's name. A regular expression that could
-take long (`formats/pattern_steps`) is refused, and so is one that repeats a group, refers to one, or looks ahead.
+take long (`formats/pattern_steps`) is refused, and so is one that repeats a group, refers to one, or looks ahead. It
+sees the first 512 characters of a text, for which the bound holds.
 
 Source: Qpid wiki, "QMF Python API", its section on queries.
 """
@@ -26,15 +27,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from qstore.formats.errors import FormatError
-from qstore.formats.pattern_steps import MAX_STEPS, steps_of
+from qstore.formats.pattern_steps import nanoseconds_of
 from qstore.formats.wording import printable
 
 MAX_DEPTH: Final = 16
 MAX_NODES: Final = 256
 _MAX_PATTERN: Final = 256  # characters
-_MAX_SUBJECT: Final = 1024  # characters of a text that a pattern is matched with
-_MAX_ALL_STEPS: Final = 4 * MAX_STEPS
-"""Of all regular expressions of a condition."""
+_MAX_SUBJECT: Final = 512  # characters of a text that a pattern is matched with
+_MAX_TIME: Final = 4_000_000  # ns of an expression and a text
+_MAX_ALL_TIMES: Final = 8_000_000  # ns, of all expressions of a condition
 
 Values: TypeAlias = Mapping[str, Any]
 Condition: TypeAlias = Callable[[Values], bool]
@@ -78,7 +79,7 @@ class _Parser:
     """Parses one condition, and counts its parts."""
 
     def __init__(self) -> None:
-        self._nodes = self._steps = 0
+        self._nodes = self._time = 0
 
     def _parts(self, value: object, depth: int) -> tuple[str, Sequence[Any]]:
         self._nodes += 1
@@ -136,8 +137,8 @@ class _Parser:
         if not isinstance(expression, str):
             raise PredicateError("the second operand of re_match is a quoted text")
         compiled = bounded_pattern(expression)
-        self._steps += _steps_of(compiled.pattern)
-        if self._steps > _MAX_ALL_STEPS:
+        self._time += _time_of(compiled.pattern)
+        if self._time > _MAX_ALL_TIMES:
             raise PredicateError("the regular expressions of the condition could take too long together")
 
         def holds(values: Values) -> bool:
@@ -209,7 +210,7 @@ def bounded_pattern(expression: str) -> re.Pattern[str]:
             compiled = re.compile(_searched(expression))
     except (re.error, OverflowError, RecursionError) as error:
         raise PredicateError(f"it is no regular expression: {printable(str(error))}") from None
-    if _steps_of(compiled.pattern) > MAX_STEPS:
+    if _time_of(compiled.pattern) > _MAX_TIME:
         raise PredicateError("the regular expression could take too long: anchor it with ^, and repeat less")
     return compiled
 
@@ -219,6 +220,6 @@ def _searched(expression: str) -> str:
     return re.sub(r"^(?:\.\*\??(?![?+*{]))+", "", expression)
 
 
-def _steps_of(expression: str) -> int:
-    """As `steps_of`, which does not expect that alternatives with `.*` at their beginning are tried at each place."""
-    return steps_of(f"(?:{expression})" if "|.*" in expression else expression)
+def _time_of(expression: str) -> int:
+    """As `nanoseconds_of`, which does not expect that alternatives that begin with `.*` are tried at each place."""
+    return nanoseconds_of(f"(?:{expression})" if "|.*" in expression else expression, _MAX_SUBJECT)

@@ -114,11 +114,26 @@ def test_any_text_at_the_beginning_is_not_searched_for() -> None:
     assert bounded_pattern(".*").search("")
 
 
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        ("a?" * 10 + "b", "a?" * 8 + "b"), ("(a|aa)" * 9 + "b", "(a|aa)" * 6 + "b"), ("a.*?b.?[cd]", "a.*?b"),
+        ("a.*[bc]|b.*[cd]|c.*[de]", "a.*[bc]|b.*[cd]"), (r"^\w*\w*\w*", r"^\w*\w*[!?]"),
+        ("(?:a|b).*(c|d)e?f", "(?:a|b).*c"),
+    ],
+)  # fmt: skip
+def test_the_bound_is_that_of_the_longest_text(slow: str, fast: str) -> None:
+    """An estimate for the 255 characters of a name was too low for longer texts, and for many ways at each place."""
+    bounded_pattern(fast)
+    with pytest.raises(PredicateError, match="could take too long"):
+        bounded_pattern(slow)
+
+
 def test_the_expressions_of_a_condition_are_bounded_together() -> None:
     one = ["re_match", "name", ["quote", "a.*b"]]
-    parse_predicate(["or", *[one] * 12])
+    parse_predicate(["or", *[one] * 14])
     with pytest.raises(PredicateError, match="too long together"):
-        parse_predicate(["or", *[one] * 13])
+        parse_predicate(["or", *[one] * 15])
 
 
 @example("[[")  # Python warns of it

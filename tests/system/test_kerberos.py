@@ -230,6 +230,25 @@ def test_a_layer_protects_what_follows_the_login(
     assert "Traceback" not in broker.log_text()
 
 
+@pytest.mark.parametrize("protocol", ["amqp0-10", "amqp1.0"])
+def test_where_encryption_is_required_the_layer_encrypts(realm: Realm, make_broker: BrokerMaker, protocol: str) -> None:
+    broker = make_broker("--auth", "yes", "--realm", REALM, "--require-encryption", "yes")
+    broker.environment = realm.environment
+    broker.start()
+    realm.run("kinit", f"anna@{REALM}", given="secret\n")
+    options = f"{{protocol: {protocol}, sasl_max_ssf: %d}}"
+    done = send(realm, broker, "--connection-options", options % 256)
+    assert done.returncode == 0, done.stderr
+    for weak in (0, 1):
+        done = send(realm, broker, "--connection-options", options % weak)
+        assert done.returncode == 1
+        refused = "no security layer that sasl_min_ssf" in done.stderr
+        assert refused or broker.has_logged("only encrypted connections are accepted")
+    with RawConnection(broker.port) as connection:
+        connection.exchange_headers()
+        assert list(connection.expect("connection.start")["mechanisms"]) == ["GSSAPI"]
+
+
 def test_what_was_changed_on_the_wire_ends_the_connection(realm: Realm, broker: RunningBroker) -> None:
     realm.run("kinit", f"anna@{REALM}", given="secret\n")
     tap = Wiretap(broker.port, lambda data: data.replace(b"nobody", b"nobodY"))

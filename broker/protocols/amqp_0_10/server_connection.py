@@ -40,7 +40,6 @@ from qstore.broker.protocols.broker_connection import BrokerConnection, Connecti
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.frame_log import TracedFrame
 from qstore.broker.protocols.machine import ConnectionLimits, DetachedSession, Host, Peer, SessionAction
-from qstore.broker.protocols.publishing import SessionRate
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Failure, Refused
 from qstore.broker.security.sasl.simple import ANONYMOUS
@@ -149,9 +148,10 @@ class ServerConnection(BrokerConnection):
         """As `BrokerConnection.publish_checks`."""
         return self.transfers
 
-    def new_rate(self) -> SessionRate | None:
-        """As `BrokerConnection.new_rate`: none for another broker, whose clients are limited there."""
-        return None if self.is_of_broker else super().new_rate()
+    @property
+    def has_rate(self) -> bool:
+        """As `BrokerConnection.has_rate`: none for another broker, whose clients are limited there."""
+        return not self.is_of_broker and super().has_rate
 
     @property
     def obeys_flow(self) -> bool:

@@ -183,8 +183,9 @@ class ServerSession(Session):
             self._paused.append(connection)
         self.max_plain_bytes = connection.max_frame - _FRAMES_OF_TRANSFER
         self.can_send = connection.can_send
-        rate = connection.new_rate()
-        self.rate = self.rate or rate
+        connection.limit_rate()
+        if self.rate is None:
+            self.rate = connection.new_rate()
         for subscription in self.subscriptions.values():
             subscription.forget_heads()
 

@@ -122,6 +122,7 @@ class Channel:
         self.last_queue: str | None = None
         self.reply_to = ""
         self.confirms: Confirms | None = None
+        connection.limit_rate()
         self.rate = connection.new_rate()
         self.transaction: LocalTransaction | None = None
         self.settled: dict[int, Delivery] = {}

@@ -186,6 +186,7 @@ class Session:
         self.is_open = True
         self.can_send = connection.can_send
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
+        connection.limit_rate()
         self.rate = connection.new_rate()
         self.transactions = Transactions(self)
         # the client's transfers

@@ -134,6 +134,7 @@ class Login(NamedTuple):
         certificate_user: the user id in the client's TLS certificate; empty if it has none.
         host: this host's name, in challenges.
         has_layers: whether a security layer may follow the login.
+        must_encrypt: whether one must, which encrypts.
     """
 
     realm: str
@@ -141,6 +142,7 @@ class Login(NamedTuple):
     certificate_user: str = ""
     host: str = "localhost"
     has_layers: bool = False
+    must_encrypt: bool = False
 
     def local(self, name: str) -> str:
         """The user's name without the realm."""

@@ -15,8 +15,8 @@
 With a layer each part is a token, after its length in four bytes; its maximum size is that which the other end has
 sent, with room for `_MIN_DATA`, so that a part costs little. The server offers layers if the connection has no TLS, its
 protocol has a place where they begin, and the client's context has them and notices parts that are repeated or missing,
-as it must (RFC 4752, section 3.1). The client takes the strongest one that its limits of the security strength factor
-(ssf) allow.
+as it must (RFC 4752, section 3.1). Where encryption is required, only that is offered. The client takes the strongest
+one that its limits of the security strength factor (ssf) allow.
 
 The broker's principal is `qpidd/HOST@REALM`, with a key in the keytab that KRB5_KTNAME names (/etc/krb5.keytab by
 default). The user id is the client's principal: `guest@EXAMPLE.COM`. Source: Qpid C++ Broker Book, 1.5.1.3.
@@ -203,6 +203,10 @@ class GssapiServer:
             elif response:
                 return UNEXPECTED
             self._offered = _NO_LAYER | (self._possible() if self._login.has_layers else 0)
+            if self._login.must_encrypt:
+                self._offered &= _CONFIDENTIALITY
+                if not self._offered:
+                    return Failure("only encrypted connections are accepted, but the client cannot encrypt")
             return Challenge(self._context.wrap(_choice(self._offered), False).message)
         except library.exceptions.GSSError as error:
             return Failure(f"Kerberos: {str(error)[:300]!a}")

@@ -31,6 +31,7 @@ from qstore.broker.management.agent_library import (
     object_class,
 )
 from qstore.broker.management.console import AgentError, AgentInfo, Console, Event, NoObjectError
+from tests.support.processes import PATIENCE_SECONDS
 
 SENSOR = object_class(
     "com.example",
@@ -422,6 +423,32 @@ def test_a_program_that_empties_the_queue_just_before_an_item_comes_is_notified(
     for number in (1, 2):
         work._put(WorkItem(WorkKind.UNSUBSCRIBE, agent, None))
         assert notified == [1] * number
+
+
+def test_a_notification_that_fails_is_logged_and_the_agent_goes_on(
+    url: str, console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    work = WorkQueue(fail)
+    with Agent(url, vendor="example.com", product="failing", work=work) as agent:
+        agent.register(SENSOR)
+        threading.Thread(target=lambda: work.next(PATIENCE_SECONDS).complete(), daemon=True).start()
+        assert list(console.query("sensor", agent=agent.name)) == []
+        assert agent.error is None
+        assert any(each.name == agent.name for each in console.agents())
+    assert "notify() has failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_ends_the_agent_is_logged_and_kept(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Agent(url, vendor="example.com", product="broken") as agent:
+        agent._indicate = lambda: 1 / 0  # type: ignore[method-assign]
+        assert agent._thread is not None
+        agent._thread.join(PATIENCE_SECONDS)
+        assert isinstance(agent.error, ZeroDivisionError)
+    assert "has ended: unhandled exception" in caplog.text
 
 
 def test_a_subscription_that_has_ended_cannot_be_refreshed(agent: Agent, subscriber: Subscriber) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity, unusable
+from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import Failure, PasswordCheck, Success
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.security.users.verifiers import MECHANISMS
@@ -104,6 +105,19 @@ def test_encryption_can_be_required(users: Users) -> None:
         assert offered(users, LOCAL, policy) == offered(users, REMOTE, policy) == []
         assert offered(users, TLS, policy) != []
         assert Authentication(policy, users).why_none(LOCAL)[0] == "only encrypted connections are accepted"
+
+
+def test_where_encryption_is_required_kerberos_may_encrypt(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kerberos, "has_keytab", lambda: True)
+    policy = Authentication(LoginOptions(requires_encryption=True), users)
+    assert policy.mechanisms(REMOTE, has_layers=True) == ("GSSAPI",)
+    assert policy.mechanisms(REMOTE) == ()
+    assert {"GSSAPI", "PLAIN"} <= set(policy.mechanisms(TLS, has_layers=True))
+    assert policy.mechanism("PLAIN", REMOTE, has_layers=True) is None
+    only_plain = Authentication(LoginOptions(requires_encryption=True, mechanisms=("PLAIN",)), users)
+    assert only_plain.mechanisms(REMOTE, has_layers=True) == ()
+    without = Authentication(LoginOptions(is_on=False, requires_encryption=True), users)
+    assert without.mechanisms(REMOTE, has_layers=True) == ()
 
 
 def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
