@@ -347,6 +347,10 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "broker": ("name", "version", "port", "uptime", "queueCount", "dataDir"),
     "link": ("name", "host", "port", "transport", "durable", "state"),
     "bridge": ("name", "linkRef", "src", "dest", "key", "durable"),
+    "domain": ("name", "url", "mechanisms", "username", "durable"),
+    "incoming": ("name", "containerid", "source", "target", "domain", "transfers"),
+    "outgoing": ("name", "containerid", "source", "target", "domain", "transfers"),
+    "interlink": ("name", "direction", "domain", "source", "target", "state"),
 }
 
 

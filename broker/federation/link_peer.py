@@ -6,6 +6,9 @@
 Numbers and tags begin with 1, as those of AMQP 0-9-1 (`carrier`). A message that is refused or released is not
 accepted; what is acknowledged is settled by this end.
 
+A side whose URI has the mechanism `NO_SASL` leaves out the SASL layer, which brokers allow if they allow anonymous
+logins.
+
 A virtual host other than the default one is given as `vhost:NAME`, as RabbitMQ and this broker take it.
 """
 
@@ -42,6 +45,9 @@ _ACCEPTED: Final = Composite("accepted", {})
 _RETURNED: Final = Composite("modified", {"delivery_failed": True})
 _HEARTBEAT: Final = 60
 
+NO_SASL: Final = "NONE"
+"""In the place of a mechanism: the SASL layer is left out."""
+
 
 class LinkWire(ClientConnection):
     """The client's end of a connection.
@@ -52,16 +58,18 @@ class LinkWire(ClientConnection):
         choose: chooses the mechanism.
         uri: the broker, as its URI describes it.
         name: the connection's name, which the other broker shows.
+        container: the name of its container.
         max_message_bytes: as of `ClientConnection`.
     """
 
     def __init__(
-        self, side: LinkSide, machine: PeerMachine, choose: Choose, uri: AmqpUri, name: str, max_message_bytes: int
-    ) -> None:
+        self, side: LinkSide, machine: PeerMachine, choose: Choose | None, uri: AmqpUri, name: str, container: str,
+        max_message_bytes: int,
+    ) -> None:  # fmt: skip
         self._machine, self._side = machine, side
         host = uri.host or "localhost"
         super().__init__(
-            choose, container=name, host_name=host if uri.vhost == DEFAULT_HOST else f"vhost:{uri.vhost}",
+            choose, container=container, host_name=host if uri.vhost == DEFAULT_HOST else f"vhost:{uri.vhost}",
             client_properties={"connection_name": name},
             heartbeat=_HEARTBEAT if uri.heartbeat is None else uri.heartbeat, max_message_bytes=max_message_bytes,
         )  # fmt: skip
@@ -98,7 +106,13 @@ class MessageOwner(SideEvents, Protocol):
 
 
 class LinkSide(PeerSide):
-    """A connection with a session and a link; its arguments are those of `PeerSide`."""
+    """A connection with a session and a link.
+
+    Args:
+        owner, broker, network, uris, user, name: as of `PeerSide`.
+        container: the name of its container; empty for the name of the connection.
+        link: the name of its link.
+    """
 
     _link: LinkWire | None
 
@@ -110,10 +124,13 @@ class LinkSide(PeerSide):
         uris: Sequence[AmqpUri],
         user: str,
         name: str,
+        *,
+        container: str = "",
+        link: str = "shovel",
     ) -> None:
         super().__init__(owner, broker, network, uris, user, name)
-        self._link = None
-        self._channel = LinkChannel(self, owner)
+        self._link, self._container = None, container or name
+        self._channel = LinkChannel(self, owner, link)
 
     @property
     def channel(self) -> LinkChannel:
@@ -123,9 +140,15 @@ class LinkSide(PeerSide):
     def make_wire(self, machine_of: Callable[[str], PeerMachine], choose: Choose) -> PeerMachine:
         """As `PeerSide.make_wire`."""
         machine, limit = machine_of("AMQP 1.0"), self._broker.settings.max_message_bytes
-        wire = self.wire = self._link = LinkWire(self, machine, choose, self.uri, self._name, limit)
+        chosen = None if self.uri.mechanisms == (NO_SASL,) else choose
+        wire = self.wire = self._link = LinkWire(self, machine, chosen, self.uri, self._name, self._container, limit)
         machine.connect(wire)
         return machine
+
+    @property
+    def peer_container(self) -> str:
+        """The name of the other end's container; empty while it is not known."""
+        return "" if self._link is None else self._link.server_container
 
     def force_close(self, text: str) -> None:
         """As `PeerSide.force_close`."""
@@ -151,6 +174,7 @@ class LinkChannel:
     Args:
         side: the side.
         owner: what it is for.
+        name: of its link.
 
     Attributes:
         session: the session.
@@ -159,8 +183,8 @@ class LinkChannel:
 
     session: ClientSession
 
-    def __init__(self, side: LinkSide, owner: MessageOwner) -> None:
-        self._side, self._owner = side, owner
+    def __init__(self, side: LinkSide, owner: MessageOwner, name: str) -> None:
+        self._side, self._owner, self._name = side, owner, name
         self._sending: SendingLink | None = None
         self._receiving: ReceivingLink | None = None
         self.published = 0
@@ -209,7 +233,7 @@ class LinkChannel:
         """Attach the link, to send messages; `confirms`: whether they are confirmed."""
         self._confirms, self._attached = confirms, done
         self._sending = self.session.attach_sender(
-            "shovel", self, snd_settle_mode=UNSETTLED if confirms else SETTLED, rcv_settle_mode=FIRST,
+            self._name, self, snd_settle_mode=UNSETTLED if confirms else SETTLED, rcv_settle_mode=FIRST,
             source=Composite("source", {}), target=Composite("target", {"address": Value("string", address)}),
         )  # fmt: skip
 
@@ -270,7 +294,7 @@ class LinkChannel:
 
         self._attached = attached
         self._receiving = self.session.attach_receiver(
-            "shovel", self, snd_settle_mode=SETTLED if no_ack else UNSETTLED, rcv_settle_mode=FIRST,
+            self._name, self, snd_settle_mode=SETTLED if no_ack else UNSETTLED, rcv_settle_mode=FIRST,
             source=Composite("source", {"address": Value("string", address)}), target=Composite("target", {}),
         )  # fmt: skip
 

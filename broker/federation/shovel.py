@@ -9,6 +9,8 @@ authorized as the user who has set the parameter.
     TERMINATED   a side has failed; STARTING again after `reconnect-delay`, never if that is 0
     (gone)       the parameter was deleted, by a user or after `src-delete-after` messages
 
+The links through domains (`interlinks`) are shovels, too, without a parameter.
+
 A `Carrier` acknowledges messages at the source, as `ack-mode` says. In on-confirm mode at most `src-prefetch-count`
 messages are unconfirmed. A message that the destination refuses goes back to the source after `reconnect-delay`. One
 that the destination's queue no longer takes (basic.return, because the queue is gone) ends both connections, before it
@@ -89,6 +91,7 @@ SHOVELLED: Final = "x-shovelled"
 SHOVELLED_AT: Final = "x-shovelled-timestamp"
 
 _TARGETS_KEPT: Final = 1024
+_MAX_DOUBLINGS: Final = 16  # of the delay; the most delay is reached before
 _BY_LINKS: Final = frozenset(("shovelled-by", "shovel-type", "shovel-name"))  # with AMQP 1.0, as in RabbitMQ
 
 
@@ -120,6 +123,7 @@ class Definition(NamedTuple):
         delete_after: messages after which the shovel is deleted; QUEUE_LENGTH; None for never.
         ack_mode: as above.
         delay: seconds before it starts again; 0 for never.
+        most_delay: the delay doubles with each failure in a row, up to this; 0 for one that stays the same.
         properties: replace those of messages, with AMQP 0-9-1.
         section, application, annotations: likewise, with AMQP 1.0: fields of the section properties, and entries.
         adds_headers, adds_timestamp: whether messages get the header `x-shovelled`, or one with the time.
@@ -150,6 +154,7 @@ class Definition(NamedTuple):
     annotations: TypedMap
     adds_headers: bool
     adds_timestamp: bool
+    most_delay: float = 0.0
 
     def source(self, uri: str) -> Mapping[str, str]:
         """Where messages come from, as management shows it."""
@@ -405,6 +410,27 @@ class ShovelStatus(NamedTuple):
     failures: int
 
 
+class Names(NamedTuple):
+    """What a shovel is called.
+
+    Attributes:
+        title: in the log.
+        connection: its connections, as brokers show them.
+        container, link: its container and its link, with AMQP 1.0.
+    """
+
+    title: str
+    connection: str
+    container: str
+    link: str
+
+    @classmethod
+    def of(cls, key: Key) -> Names:
+        """Those of the shovel of a parameter."""
+        title = f'Shovel "{printable(key[2])}" of virtual host "{printable(key[0])}"'
+        return cls(title, f"Shovel {key[2]}", f"Shovel {key[2]}", "shovel")
+
+
 class Shovel:
     """A shovel. It is the owner of its two sides.
 
@@ -413,10 +439,14 @@ class Shovel:
         key: virtual host, component and name of its parameter.
         definition: what it does.
         user: the user who has set the parameter.
+        names: what it is called; None for the usual names of a parameter's shovel.
     """
 
-    def __init__(self, shovels: Shovels, key: Key, definition: Definition, user: str) -> None:
+    def __init__(
+        self, shovels: Shovels, key: Key, definition: Definition, user: str, names: Names | None = None
+    ) -> None:
         self._shovels, self.key, self.definition, self._user = shovels, key, definition, user
+        self._names = names or Names.of(key)
         self.state = ShovelState.STARTING
         self._since = shovels.clock()
         self._reason = ""
@@ -428,6 +458,7 @@ class Shovel:
         self._timer: Any = None
         self._is_gone = False
         self._forwarded = self._failures = 0
+        self._in_a_row = 0  # failures since it last ran
         self._reset()
 
     def _reset(self) -> None:
@@ -461,9 +492,9 @@ class Shovel:
         self._reset()
         self._open = 0
         shovels, definition = self._shovels, self.definition
-        name = f"Shovel {self.key[2]}"
+        name = self._names.connection
         broker, network, user = shovels.broker, shovels.network, self._user
-        sides: dict[str, Any] = {BASIC: Side, LINKS: LinkSide, TRANSFERS: TransferSide}
+        sides: dict[str, Any] = {BASIC: Side, LINKS: self._link_side, TRANSFERS: TransferSide}
         source = sides[definition.src_protocol](self, broker, network, definition.src_uris, user, name)
         dest = sides[definition.dest_protocol](self, broker, network, definition.dest_uris, user, name)
         self._source, self._dest = source, dest
@@ -477,6 +508,14 @@ class Shovel:
         source.connect()
         if self._dest is dest:  # otherwise the source has failed at once
             dest.connect()
+
+    def _link_side(self, *given: Any) -> LinkSide:
+        return LinkSide(*given, container=self._names.container, link=self._names.link)
+
+    @property
+    def sides(self) -> tuple[PeerSide | None, PeerSide | None]:
+        """Its source and its destination; None while there is none."""
+        return self._source, self._dest
 
     def restart(self) -> None:
         """Start again now, unless it is to be deleted."""
@@ -517,7 +556,7 @@ class Shovel:
             return
         self._failures += 1
         self._become(ShovelState.TERMINATED, reason)
-        delay = self.definition.delay
+        delay = self._next_delay()
         again = f"it starts again in {delay:g} s" if delay else "it does not start again (reconnect-delay is 0)"
         _LOG.warning("%s has failed: %s; %s", self, printable(reason), again)
         self._close_sides()
@@ -525,8 +564,16 @@ class Shovel:
         if delay:
             self._timer = self._shovels.call_later(delay, self.start)
 
+    def _next_delay(self) -> float:
+        """Seconds until it starts again, after a failure; 0 for never."""
+        delay, most = self.definition.delay, self.definition.most_delay
+        if most:
+            delay = min(delay * 2**self._in_a_row, most)
+            self._in_a_row = min(self._in_a_row + 1, _MAX_DOUBLINGS)
+        return delay
+
     def __str__(self) -> str:
-        return f'Shovel "{printable(self.key[2])}" of virtual host "{printable(self.key[0])}"'
+        return self._names.title
 
     # ---- its sides ----
 
@@ -579,6 +626,7 @@ class Shovel:
         self._from.consume(name, prefetch, no_ack=no_ack, done=self._running)
 
     def _running(self) -> None:
+        self._in_a_row = 0
         self._become(ShovelState.RUNNING)
         status = self.status
         _LOG.info("%s runs from %s to %s", self, _shown(status.source), _shown(status.destination))

@@ -10,11 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.management.objects.absent import (
-    DOMAIN_CLASS,
     HA_BROKER_CLASS,
-    INCOMING_CLASS,
     MANAGEMENT_SETUP_STATE_CLASS,
-    OUTGOING_CLASS,
     QUEUE_POLICY_CLASS,
     TOPIC_CLASS,
     TOPIC_POLICY_CLASS,
@@ -45,6 +42,12 @@ from qstore.broker.management.objects.exchange import (
     ROUTING_CLASS,
 )
 from qstore.broker.management.objects.federation import BRIDGE_CLASS, LINK_CLASS
+from qstore.broker.management.objects.interlink import (
+    DOMAIN_CLASS,
+    INCOMING_CLASS,
+    INTERLINK_CLASS,
+    OUTGOING_CLASS,
+)
 from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.shovel import SHOVEL_CLASS
 from qstore.broker.management.objects.store import (
@@ -126,6 +129,7 @@ CLASSES: Final = (
     GLOBAL_PARAMETER_CLASS,
     SHOVEL_CLASS,
     FEDERATION_LINK_CLASS,
+    INTERLINK_CLASS,
     HOST_CLASS,
     CLIENT_CONNECTION_CLASS,
     CLIENT_SESSION_CLASS,

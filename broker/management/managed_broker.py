@@ -19,6 +19,7 @@ from qstore.formats.broker_records.topology import full_name
 
 if TYPE_CHECKING:
     from qstore.broker.federation.federation import Federation
+    from qstore.broker.federation.interlinks import Interlinks
     from qstore.broker.federation.shovel import Shovels
     from qstore.broker.federation.upstreams import Upstreams
     from qstore.broker.log.sinks import Logging
@@ -126,6 +127,7 @@ class ManagedBroker:
     Attributes:
         broker, identity, version, machines, detached, shovels, upstreams, shut_down, log, security, status: as above.
         federation: the links to other brokers; None without a network.
+        interlinks: the domains, and the links of AMQP 1.0 through them; None without a network.
         make_message: encodes messages; set by the agent.
         administration: changes users, permissions and policies; None before the first change.
         snapshots: those of the store that other processes read; None without a store.
@@ -158,6 +160,7 @@ class ManagedBroker:
         self.shovels, self.upstreams = shovels, upstreams
         self.administration: Administration | None = None
         self.federation: Federation | None = None
+        self.interlinks: Interlinks | None = None
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
         self.slices = TimeSlices()

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.federation import Federation
+from qstore.broker.federation.interlinks import Interlinks
 from qstore.broker.federation.shovel import Shovels
 from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.log.logs import log_of
@@ -89,6 +90,7 @@ class Server:
         known_hosts: the addresses that are announced to clients.
         direct: connects the broker to itself.
         shovels: the shovels.
+        interlinks: the domains, and the links of AMQP 1.0 through them.
         upstreams: the links of federated exchanges and queues.
         agent: the management agent; None without management.
         listeners: the listening sockets.
@@ -117,6 +119,7 @@ class Server:
         peers = Peers(self.outgoing, self.direct)
         self.shovels = Shovels(broker, peers, self.loop.call_soon, self.loop.call_later, self.work.run)
         self.upstreams = Upstreams(broker, peers, self.loop.call_soon, self.loop.call_later)
+        self.interlinks = Interlinks(self.shovels)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.known_hosts = KnownHosts(broker, new_transfer)
@@ -132,7 +135,7 @@ class Server:
                 status=status, detached=self.protocols.detached_sessions, shovels=self.shovels,
                 upstreams=self.upstreams,
             )  # fmt: skip
-            managed.federation = self.federation
+            managed.federation, managed.interlinks = self.federation, self.interlinks
             self.agent = Agent(managed, new_transfer, new_sections, self.work.run)
             run = lambda work: self.work.run(work, _ignore_result)  # noqa: E731
             self._statistics = [PeriodicLog(managed, each, run) for each in settings.log_statistics]
@@ -170,6 +173,7 @@ class Server:
         self._on_timer()
         self.shovels.start()
         self.upstreams.start()
+        self.interlinks.start()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
@@ -310,6 +314,7 @@ class Server:
         self.federation.close()
         self.shovels.close()
         self.upstreams.close()
+        self.interlinks.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

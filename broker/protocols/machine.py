@@ -7,7 +7,7 @@ that paused it, and one that `is_behind` needs `resume` after other connections 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -111,6 +111,25 @@ class ManagedSubscription(Protocol):
         """Messages that it may have unsettled; 0 for no limit, or if the client grants each message."""
 
 
+class ManagedLink(NamedTuple):
+    """A link of AMQP 1.0, as management sees it.
+
+    Attributes:
+        is_incoming: whether the client sends on it.
+        container: the name of the client's container.
+        name: its own.
+        source, target: addresses; empty for none.
+        transfers: messages so far.
+    """
+
+    is_incoming: bool
+    container: str
+    name: str
+    source: str
+    target: str
+    transfers: int
+
+
 class ManagedSession(Protocol):
     """A session, as management sees it.
 
@@ -138,6 +157,10 @@ class ManagedSession(Protocol):
     @property
     def subscriptions(self) -> Mapping[str, ManagedSubscription]:
         """Destination -> subscription."""
+
+    @property
+    def attached_links(self) -> Iterable[ManagedLink]:
+        """Its links; none unless it is one of AMQP 1.0."""
 
     @property
     def unsettled_count(self) -> int:

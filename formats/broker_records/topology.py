@@ -469,7 +469,8 @@ CONFIGURATION_KINDS: Final = frozenset(
     f"qstore.{kind}"
     for kind in (
         "virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission", "parameter",
-        "global-parameter", "link", "bridge", "replication-mark", "replication-key", "stream", "stream-consumer",
+        "global-parameter", "link", "bridge", "interlink", "replication-mark", "replication-key", "stream",
+        "stream-consumer",
     )
 )  # fmt: skip
 """The kinds of general objects that are configuration records."""
@@ -488,6 +489,12 @@ REPLICATION_KEY: Final = "qstore.replication-key"
 LINK_KIND: Final = "qstore.link"
 BRIDGE_KIND: Final = "qstore.bridge"
 """The kinds of those that say who has made a link, or a bridge, beside its own record."""
+
+DOMAIN_KIND: Final = "domain"
+"""The kind of qpidd's domains: other brokers or containers that links of AMQP 1.0 lead to."""
+
+INTERLINK_KIND: Final = "qstore.interlink"
+"""The kind of the links through domains."""
 
 STREAM_KIND: Final = "qstore.stream"
 """The kind of those about streams: record ids with the offsets and times of their messages."""
@@ -546,7 +553,7 @@ def with_record_ids(general: GeneralObject, renamed: Mapping[int, int]) -> Gener
 
 
 LOCAL_KINDS: Final = frozenset(
-    (REPLICATION_MARK, REPLICATION_KEY, LINK_KIND, BRIDGE_KIND, STREAM_KIND, STREAM_CONSUMER_KIND)
+    (REPLICATION_MARK, REPLICATION_KEY, LINK_KIND, BRIDGE_KIND, INTERLINK_KIND, STREAM_KIND, STREAM_CONSUMER_KIND)
 )
 """The kinds that have a meaning only in their own store: definitions do not have them."""
 
@@ -560,6 +567,9 @@ def without_passwords(record: Link | Bridge | GeneralObject) -> Link | Bridge | 
         return replace(record, password="")
     if isinstance(record, GeneralObject) and record.kind == REPLICATION_KEY:
         return replace(record, properties=EMPTY_MAP)
+    if isinstance(record, GeneralObject) and record.kind == DOMAIN_KIND:
+        kept = tuple(entry for entry in record.properties.entries if entry[0] != "password")
+        return replace(record, properties=TypedMap(kept))
     if isinstance(record, Bridge) or not any(_has_uri(typed) for _, typed in record.properties.entries):
         return record
     entries = tuple((name, _without_passwords(typed)) for name, typed in record.properties.entries)

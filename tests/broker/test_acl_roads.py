@@ -29,6 +29,7 @@ import pytest
 
 import qstore.broker
 from qstore.broker.federation.federation import Federation
+from qstore.broker.federation.interlinks import Interlinks
 from qstore.broker.federation.shovel import Shovels
 from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.management import proxies
@@ -69,7 +70,7 @@ from qstore.formats.values import typed_map, typed_value
 from tests.broker.federation.linked import Wire as LinkWire
 from tests.broker.federation.worlds import Worlds
 from tests.broker.protocols.basic_client import BasicClient
-from tests.broker.protocols.links_client import LinksClient
+from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.test_links_management import read as read_answer
 from tests.broker.protocols.test_links_management import value as request_value
 from tests.broker.protocols.test_links_transactions import attach as attach_control
@@ -1351,6 +1352,7 @@ def _served(stage: Stage) -> Worlds:
     upstreams = Upstreams(world.broker, worlds, world.soon.append, worlds.call_later)
     shovels.start()
     upstreams.start()
+    stage.managed.interlinks = Interlinks(shovels)
     return worlds
 
 
@@ -1438,6 +1440,35 @@ def _upstream_replaced(stage: Stage, bob: Bob) -> None:
     worlds.run()
     bob.publish("mine", "hot.1")
     worlds.run()
+
+
+def _through_domain(stage: Stage, bob: Bob, direction: str, source: str, target: str) -> tuple[Worlds, World]:
+    """Have bob make a domain and a link; the other broker has the queue `there`, with a message."""
+    worlds, far = _served(stage), World()
+    worlds.others["far"] = far
+    LinksClient(far).open().sender(make_queue(far, "there").name).publish(b"bob's", subject="hot.1")
+    stage.create(bob, "domain", "d", url="far")
+    stage.create(bob, direction, "l", domain="d", source=source, target=target)
+    worlds.run()
+    return worlds, far
+
+
+@road("an incoming link to a queue", *PROTOCOLS)
+def _incoming(stage: Stage, bob: Bob) -> None:
+    _through_domain(stage, bob, "incoming", "there", "secret")
+
+
+@road("an incoming link to an exchange, with the keys of its messages", *PROTOCOLS)
+def _incoming_to_exchange(stage: Stage, bob: Bob) -> None:
+    _through_domain(stage, bob, "incoming", "there", "kx")
+
+
+@road("an outgoing link from a queue of alice's", is_locked=True)
+def _outgoing_from_private(stage: Stage, bob: Bob) -> None:
+    _, far = _through_domain(stage, bob, "outgoing", "private", "there")
+    queue = far.broker.default_host.queues["there"]
+    bodies = [bytes(entry.message.whole().content()) for entry in queue.entries()]
+    stage.browsed += [each for each in bodies if each == b"kept"]
 
 
 # (i) routes that he makes
@@ -1706,8 +1737,8 @@ def test_every_command_has_a_row() -> None:
 
 #: Method of management -> the lookup that it makes besides ACCESS METHOD, or why it needs none.
 METHODS: Final[Mapping[str, str]] = {
-    "broker.create": "as the commands",
-    "broker.delete": "as the commands",
+    "broker.create": "as the commands; CREATE LINK of links, and of domains and links through these",
+    "broker.delete": "as the commands, and as create",
     "broker.queueMoveMessages": "MOVE, and PUBLISH to the destination",
     "broker.queueRedirect": "REDIRECT, and PUBLISH to both queues",
     "queue.purge": "PURGE",
@@ -1726,7 +1757,11 @@ METHODS: Final[Mapping[str, str]] = {
         "UPDATE BROKER",
     ),
     **dict.fromkeys(
-        ("broker.connect", "link.close", "bridge.close", "shovel.restart", "federationLink.restart"), "CREATE LINK"
+        (
+            "broker.connect", "link.close", "bridge.close", "shovel.restart", "federationLink.restart",
+            "interlink.restart",
+        ),
+        "CREATE LINK",
     ),
     "link.bridge": "CREATE LINK; PUBLISH of every key to the destination, or CONSUME or BIND of the source",
     **dict.fromkeys(("backup.copied", "backup.end"), OWN),

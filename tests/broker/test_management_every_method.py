@@ -56,9 +56,10 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "queue", "name": "x", "properties": {"colour": "red"}, "strict": True}, "unknown property: colour"),
         ({"type": "link", "name": "x"}, _NO_LINKS),
         ({"type": "bridge", "name": "x"}, _NO_LINKS),
+        *(({"type": kind, "name": "x"}, _NO_LINKS) for kind in ("domain", "incoming", "outgoing")),
         *(
             ({"type": kind, "name": "x"}, f"no {kind} can be created: {_AMQP_1_0}")
-            for kind in ("domain", "incoming", "outgoing", "QueuePolicy", "TopicPolicy")
+            for kind in ("QueuePolicy", "TopicPolicy")
         ),
     ],
     (_BROKER, "broker", "delete"): [
@@ -71,7 +72,8 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "queue", "name": "made"}, "Queue not found: made"),
         ({"type": "link", "name": "x"}, _NO_LINKS),
         ({"type": "bridge", "name": "x"}, _NO_LINKS),
-        ({"type": "domain", "name": "x"}, f"no domain can be deleted: {_AMQP_1_0}"),
+        *(({"type": kind, "name": "x"}, _NO_LINKS) for kind in ("domain", "incoming", "outgoing")),
+        ({"type": "QueuePolicy", "name": "x"}, f"no QueuePolicy can be deleted: {_AMQP_1_0}"),
     ],
     (_BROKER, "broker", "query"): [({"type": "queue", "name": "q"}, "")],
     (_BROKER, "broker", "getLogHiresTimestamp"): [(_NONE, "")],
@@ -114,6 +116,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     ],
     (_OWN, "shovel", "restart"): [(_NONE, _GONE)],
     (_OWN, "federationLink", "restart"): [(_NONE, _GONE)],
+    (_OWN, "interlink", "restart"): [(_NONE, _GONE)],
     (_OWN, "log", "recent"): [({"after": 0, "count": 10}, "")],
 }  # fmt: skip
 
@@ -134,7 +137,14 @@ class Machine:
         self.counts, self.limits = ConnectionCounts(0, 0, 0, 0, 0, 0), ConnectionLimits(0, 0, 0)
         counters = dict.fromkeys(("timeout", "txn_starts", "txn_commits", "txn_rejects", "unsettled_count"), 0)
         session = SimpleNamespace(
-            user="kim@QPID", vhost="/", name=b"work", subscriptions={}, credit=0, rate=None, **counters
+            user="kim@QPID",
+            vhost="/",
+            name=b"work",
+            subscriptions={},
+            attached_links=(),
+            credit=0,
+            rate=None,
+            **counters,
         )
         session.outstanding_commands = 0
         session.modes = SessionModes(

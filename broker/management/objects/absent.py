@@ -1,4 +1,4 @@
-"""The classes of qpidd's schema without objects here: AMQP 1.0, and clusters.
+"""The classes of qpidd's schema without objects here: topics and policies of AMQP 1.0, and clusters.
 
 Consoles get their schema and no objects; their methods are refused with the reason.
 
@@ -18,7 +18,6 @@ from qstore.broker.management.schema import (
     method,
     not_available,
     prop,
-    stat,
 )
 
 _NONE: Final = always(None)
@@ -28,48 +27,6 @@ _NONE: Final = always(None)
 
 
 # fmt: off
-INCOMING_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "incoming"),
-    properties=(
-        prop("sessionRef", "objId", "RC parent", _NONE, "", "", "Session"),
-        prop("containerid", "sstr", "RC index", _NONE),
-        prop("name", "sstr", "RC index", _NONE),
-        prop("source", "sstr", "RC", _NONE),
-        prop("target", "sstr", "RC", _NONE),
-        prop("domain", "sstr", "RC", _NONE),
-    ),
-    statistics=(
-        stat("transfers", "count64", _NONE, "Messages transferred", "message"),
-    ),
-)
-
-OUTGOING_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "outgoing"),
-    properties=(
-        prop("sessionRef", "objId", "RC parent", _NONE, "", "", "Session"),
-        prop("containerid", "sstr", "RC index", _NONE),
-        prop("name", "sstr", "RC index", _NONE),
-        prop("source", "sstr", "RC", _NONE),
-        prop("target", "sstr", "RC", _NONE),
-        prop("domain", "sstr", "RC", _NONE),
-    ),
-    statistics=(
-        stat("transfers", "count64", _NONE, "Messages transferred", "message"),
-    ),
-)
-
-DOMAIN_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "domain"),
-    properties=(
-        prop("name", "sstr", "RC index", _NONE),
-        prop("durable", "bool", "RC", _NONE),
-        prop("url", "sstr", "RO", _NONE),
-        prop("mechanisms", "sstr", "RO", _NONE),
-        prop("username", "sstr", "RO", _NONE),
-        prop("password", "sstr", "RO", _NONE),
-    ),
-)
-
 TOPIC_CLASS: Final = ManagedClass(
     ClassName(PACKAGE, "topic"),
     properties=(

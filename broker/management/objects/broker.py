@@ -11,9 +11,9 @@
 
 `exclusive` is ignored, with a line in the log: the queue would be exclusive to a console that goes away. With
 `strict`, an argument that the broker does not know (`model/arguments`) and that is not an extension (`x-…`) is an
-error. `federation` has the properties of link and bridge. There are no objects of AMQP 1.0 (domain, incoming, outgoing,
-and policies): both methods are refused for them, with the reason. In qpidd, too, these belong to a module of their own;
-a topic is an exchange without it.
+error. `federation` has the properties of link and bridge, `interlink` those of domain, incoming and outgoing. There are
+no policies of AMQP 1.0: both methods are refused for them, with the reason. In qpidd, too, these belong to a module of
+their own; a topic is an exchange without it.
 
     delete             options
     -----------------  -------------------------------------
@@ -41,6 +41,8 @@ from qstore.broker.log.logs import LogError, Rules, log_of
 from qstore.broker.management.objects.access import TYPES, create_access, delete_access
 from qstore.broker.management.objects.client import close_subscription
 from qstore.broker.management.objects.federation import connect, create_federated, delete_federated
+from qstore.broker.management.objects.interlink import KINDS as INTERLINKS
+from qstore.broker.management.objects.interlink import create_interlink, delete_interlink
 from qstore.broker.management.objects.queue import move_messages
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
@@ -118,9 +120,6 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Type -> the options of delete."""
 _ABSENT: Final = {
-    "domain": _NO_AMQP_1_0,
-    "incoming": _NO_AMQP_1_0,
-    "outgoing": _NO_AMQP_1_0,
     "QueuePolicy": _NO_AMQP_1_0,
     "TopicPolicy": _NO_AMQP_1_0,
 }
@@ -183,6 +182,9 @@ async def _create_other(managed: ManagedBroker, kind: str, name: str, arguments:
     elif kind in _FEDERATED:
         properties, strict = arguments.typed_map("properties"), arguments.flag("strict")
         await create_federated(managed, kind, name, properties, strict=strict, caller=caller)
+    elif kind in INTERLINKS:
+        properties, strict = arguments.typed_map("properties"), arguments.flag("strict")
+        await create_interlink(managed, kind, name, properties, strict=strict, caller=caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
@@ -199,6 +201,9 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         return {}
     if kind in _FEDERATED:
         await delete_federated(managed, kind, name, caller)
+        return {}
+    if kind in INTERLINKS:
+        await delete_interlink(managed, kind, name, caller)
         return {}
     options = arguments.map("options")
     host = managed.broker.default_host

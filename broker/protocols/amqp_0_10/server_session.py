@@ -48,7 +48,7 @@ from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
 from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many
-from qstore.broker.protocols.machine import SessionAction, SessionModes
+from qstore.broker.protocols.machine import ManagedLink, SessionAction, SessionModes
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
 from qstore.broker.protocols.publishing import HeldMessages, SessionRate
 from qstore.formats.amqp_0_10.codes import CreditUnit, DetachCode, ErrorCode, FlowMode
@@ -530,6 +530,11 @@ class ServerSession(Session):
         if not self.is_failed and self.state is State.ATTACHED:
             name = subscription.queue.name
             self._send_exception(None, b"", ResourceDeletedError(f"Queue {name} has been deleted."))
+
+    @property
+    def attached_links(self) -> tuple[ManagedLink, ...]:
+        """As `ManagedSession.attached_links`: none."""
+        return ()
 
     def close_subscription(self, destination: str) -> None:
         """As `ManagedSession.close_subscription`: the protocol can tell a client of it only by ending the session."""

@@ -35,7 +35,7 @@ from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery,
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, locked, missing, refusal_of
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
 from qstore.broker.protocols.consumer import HeldRuns, first_portion, give_back, has_many
-from qstore.broker.protocols.machine import SessionModes
+from qstore.broker.protocols.machine import ManagedLink, SessionModes
 from qstore.broker.protocols.output import Stream, is_large
 from qstore.broker.protocols.publishing import tell_held
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
@@ -318,6 +318,11 @@ class Channel:
         consumer.is_cancelled = True
         if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
             self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
+
+    @property
+    def attached_links(self) -> tuple[ManagedLink, ...]:
+        """As `ManagedSession.attached_links`: none."""
+        return ()
 
     def close_subscription(self, destination: str) -> None:
         """As `ManagedSession.close_subscription`: a client that cannot be told of it loses the channel."""

@@ -623,7 +623,10 @@ class Attach:
             self._claim_node()
         if self.is_source and self.is_management:
             return AnswerLink(self.session, self.handle, self.name, self._max_message)
-        return self._make_outgoing() if self.is_source else self._make_incoming()
+        link = self._make_outgoing() if self.is_source else self._make_incoming()
+        own, other = self.address or "", _address_of(self._fields.get("target" if self.is_source else "source"))
+        link.ends = (own, other) if self.is_source else (other, own)
+        return link
 
     def _claim_node(self) -> None:
         """A link to a queue ends with it, if it is a dynamic node that was made for the link."""
@@ -697,7 +700,7 @@ class Attach:
             if key is not None:
                 session.broker.authorization.check_publish(session.connection, exchange, key)
         link = IncomingLink(session, self.handle, self.name, node, self.address or "")
-        link.delivery_count = self._fields.get("initial_delivery_count") or 0
+        link.delivery_count = link.first_count = self._fields.get("initial_delivery_count") or 0
         link.owned, link.policy = self.owned, self.policy if self.owned else LINK_DETACH
         link.is_control, link.is_management = self.is_control, self.is_management
         if not self.is_control and not self.is_management:
@@ -862,6 +865,12 @@ class Attach:
             GLOBAL: isinstance(link, OutgoingLink),
         }
         return tuple(name for name in self.capabilities if has.get(_OF_ARTEMIS.get(name, name), False))
+
+
+def _address_of(terminus: object) -> str:
+    """The address of the client's own terminus; empty if it has none."""
+    address = terminus.fields.get("address") if isinstance(terminus, Composite) else None
+    return address.value if isinstance(address, Value) and isinstance(address.value, str) else ""
 
 
 def _boolean_of(name: str, typed: Value) -> bool:

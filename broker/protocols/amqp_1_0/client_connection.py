@@ -707,6 +707,7 @@ class ClientConnection(Connection):
         max_handle: the highest handle of a link.
         is_logged_in: whether the broker has accepted the login.
         server_properties: received from the broker.
+        server_container: the name of the broker's container.
     """
 
     protocol_header: ClassVar[bytes] = SASL_HEADER
@@ -727,6 +728,7 @@ class ClientConnection(Connection):
         self.max_frame, self.max_handle, self._max_channel = MIN_MAX_FRAME, _MAX_HANDLE, 0
         self.is_logged_in = self._is_offered = self._is_open_sent = self._is_header_due = False
         self.server_properties: Mapping[str, Any] = {}
+        self.server_container = ""
         self._choose_mechanism, self._container, self._host_name = choose_mechanism, container, host_name
         self._wanted_heartbeat = heartbeat
         self._properties: dict[str, Any] = {
@@ -940,6 +942,7 @@ class ClientConnection(Connection):
         self.heartbeat = max(1, int(idle)) if idle else 0
         if self._wanted_heartbeat:
             self.heartbeat = min(self.heartbeat or self._wanted_heartbeat, self._wanted_heartbeat)
+        self.server_container = fields["container_id"]
         self.server_properties = {str(key.value): each.value for key, each in fields.get("properties") or ()}
         self.phase = Phase.OPEN
         self.on_open()

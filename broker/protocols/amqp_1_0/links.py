@@ -115,7 +115,9 @@ class IncomingLink:
 
     Attributes:
         session, handle, name, node, address: as above.
+        ends: the addresses of its source and its target, for management.
         delivery_count: how many messages it has had, from the client's first number on.
+        first_count: that number.
         credit: messages that the client may still send.
         is_partial: whether a message is incomplete.
         owned: queues that end with its target.
@@ -129,13 +131,14 @@ class IncomingLink:
     """
 
     __slots__ = (
-        "address", "credit", "delivery_count", "handle", "is_control", "is_management", "is_partial", "name", "node",
-        "owned", "policy", "resumption", "session", "settles_first", "state", "tracked",
+        "address", "credit", "delivery_count", "ends", "first_count", "handle", "is_control", "is_management",
+        "is_partial", "name", "node", "owned", "policy", "resumption", "session", "settles_first", "state", "tracked",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
         self.session, self.handle, self.name, self.node, self.address = session, handle, name, node, address
-        self.delivery_count = self.credit = 0
+        self.ends = ("", address)
+        self.delivery_count = self.first_count = self.credit = 0
         self.is_partial = self.is_control = self.is_management = False
         self.state: object = None
         self.owned: list[Queue] = []
@@ -184,6 +187,7 @@ class OutgoingLink(SendingConsumer):
 
     Attributes:
         session, handle, name: as above.
+        ends: the addresses of its source and its target, for management.
         delivery_count: messages sent, and credit that was drained.
         credit: messages that the client has still asked for.
         is_draining: whether it wants what there is, and no more credit.
@@ -201,8 +205,8 @@ class OutgoingLink(SendingConsumer):
 
     __slots__ = (
         "_head", "_head_with_more", "_kind", "_max_message", "_selector", "_tags", "_takes_runs", "credit", "default",
-        "delivered", "delivery_count", "handle", "is_attached", "is_draining", "is_durable", "keeps_offset", "name",
-        "no_local", "owned", "policy", "resumption", "session", "settles", "transaction", "unsettled",
+        "delivered", "delivery_count", "ends", "handle", "is_attached", "is_draining", "is_durable", "keeps_offset",
+        "name", "no_local", "owned", "policy", "resumption", "session", "settles", "transaction", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -225,6 +229,7 @@ class OutgoingLink(SendingConsumer):
         self.settles, self.no_local, self._selector = settles, no_local, selector
         self._max_message = max_message
         self.is_windowed = False
+        self.ends = (queue.name, "")
         self.delivery_count = self.credit = self.delivered = 0
         self.is_attached = True
         self.is_draining = self.is_durable = False

@@ -108,7 +108,7 @@ from qstore.broker.protocols.consumer import (
     has_many,
     numbers_among,
 )
-from qstore.broker.protocols.machine import SessionModes
+from qstore.broker.protocols.machine import ManagedLink, SessionModes
 from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, encode_composite
@@ -282,6 +282,17 @@ class Session:
             published=sum(len(each.work.messages) for each in transactions),
             settled=sum(len(each.retired) for each in transactions),
         )
+
+    @property
+    def attached_links(self) -> Iterator[ManagedLink]:
+        """As `ManagedSession.attached_links`; not those of transactions and management."""
+        container = self.connection.container
+        for link in list(self.links.values()):
+            if isinstance(link, OutgoingLink):
+                yield ManagedLink(False, container, link.name, *link.ends, link.delivered)
+            elif isinstance(link, IncomingLink) and not link.is_control and not link.is_management:
+                count = (link.delivery_count - link.first_count) & MASK
+                yield ManagedLink(True, container, link.name, *link.ends, count)
 
     def close_subscription(self, destination: str) -> None:
         """As `ManagedSession.close_subscription`."""

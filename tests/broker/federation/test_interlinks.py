@@ -1,0 +1,502 @@
+"""Domains and the links through them, between brokers in memory: what they move, store and show, and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qstore.broker.federation import shovel as module
+from qstore.broker.federation.carrier import Carrier
+from qstore.broker.federation.interlinks import (
+    INCOMING,
+    OUTGOING,
+    DomainSettings,
+    Interlinks,
+    InterlinkSettings,
+    read_uris,
+)
+from qstore.broker.federation.shovel import Shovels, ShovelState
+from qstore.broker.management.objects.interlink import (
+    DOMAIN_CLASS,
+    INCOMING_CLASS,
+    INTERLINK_CLASS,
+    OUTGOING_CLASS,
+    create_interlink,
+    delete_interlink,
+)
+from qstore.broker.model.authorization import Action, AllowAll, ObjectType
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    NotAllowedError,
+    NotFoundError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+    ResourceLimitExceededError,
+    UnauthorizedError,
+)
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.broker_records.topology import GeneralObject, without_passwords
+from qstore.formats.values import typed_map
+from tests.broker.federation.test_shovel import AcknowledgesAtOnce, AcknowledgesTheNext
+from tests.broker.federation.test_stored_links import Nowhere
+from tests.broker.federation.worlds import KilledStore, Worlds
+from tests.broker.protocols.links_client import LinksClient, make_queue
+from tests.broker.protocols.world import World
+from tests.broker.wired_broker import Somebody, Wired, play
+from tests.support.profiles import seeds_of_the_day
+
+ANN = Somebody("ann@QPID")
+FAR = DomainSettings("far", "far:5672")
+INTERVAL = 2.0
+
+
+class Life:
+    """A broker with the durable queue `inbox` and the queue `outbox`, and another one with the reverse, as a domain.
+
+    Attributes:
+        survived: what was on the disk of the other broker when it was killed, by queue.
+    """
+
+    def __init__(self, **domain: Any) -> None:
+        self.worlds = Worlds(World(), far=self.new_far())
+        self.survived: list[int] = []
+        own = self.own
+        own.durable_queue("inbox")
+        make_queue(own, "outbox")
+        own.broker.federation_tag = "here"
+        self.shovels = Shovels(
+            own.broker, self.worlds, own.soon.append, self.worlds.call_later,
+            lambda work, done: own.work.append((work, done)), lambda: own.now,
+        )  # fmt: skip
+        self.interlinks = Interlinks(self.shovels)
+        self.managed: Any = SimpleNamespace(broker=own.broker, interlinks=self.interlinks, sessions=self._sessions)
+        asyncio.run(self.interlinks.create_domain(FAR._replace(**domain), ANN))
+        self.client = LinksClient(own).open().sender("outbox")
+
+    def _sessions(self) -> Any:
+        for machine in self.own.machines:
+            for channel, session in machine.sessions.items():
+                yield SimpleNamespace(session=session, key=f"session {channel} of {machine.peer}")
+
+    @property
+    def own(self) -> World:
+        return self.worlds.own
+
+    @property
+    def far(self) -> World:
+        return self.worlds.others["far"]
+
+    @staticmethod
+    def new_far() -> World:
+        world = World()
+        world.store = KilledStore()
+        world.durable_queue("there")
+        make_queue(world, "source")
+        return world
+
+    def link(self, direction: str = OUTGOING, source: str = "outbox", target: str = "there", **more: Any) -> Any:
+        """Make a link with the name `l`."""
+        settings = InterlinkSettings("l", direction, "far", source, target)._replace(**more)
+        asyncio.run(self.interlinks.create_link(settings, ANN))
+        self.worlds.run()
+        return self.interlinks.links[settings.name]
+
+    def publish(self, *numbers: int) -> None:
+        for number in numbers:
+            self.client.publish(b"%d" % number, durable=True)
+        self.worlds.run()
+
+    def sync(self) -> None:
+        for world in (self.own, self.far):
+            while world.store.flushes:
+                world.store.end_flush()
+                self.worlds.run()
+
+    def kill_far(self) -> None:
+        """The other broker is killed, and starts again: it has what was on its disk."""
+        store = self.far.store
+        assert isinstance(store, KilledStore)
+        self.survived += [int(bytes(restore_message(each).content())) for each in store.enqueued[: store.safe]]
+        dead = self.far
+        self.worlds.others["far"] = self.new_far()
+        for wire in self.worlds.wires:
+            if wire.world is dead and not wire.is_over:
+                wire.server_host.output.clear()
+        self.worlds.cut(dead)
+        dead.drop_work()
+
+    def on(self, world: World, queue: str) -> int:
+        return world.broker.default_host.queues[queue].message_count
+
+    @property
+    def left(self) -> list[int]:
+        """What the queue `outbox` has, acquired or not."""
+        self.interlinks.close()
+        self.worlds.cut(self.own)
+        self.worlds.run()
+        queue = self.own.broker.default_host.queues["outbox"]
+        return [int(bytes(entry.message.whole().content())) for entry in queue.entries()]
+
+    def shown(self, of: Any) -> list[dict[str, Any]]:
+        """The objects of a class, as management shows them."""
+        found = []
+        for _, target in of.objects(self.managed):
+            view = of.look(target) if of.look is not None else target
+            found.append({each.name: each.read(view) for each in (*of.properties, *of.statistics)})
+        return found
+
+
+# ---- messages ----
+
+
+def test_an_outgoing_link_settles_a_message_when_the_domain_has_it_on_its_disk() -> None:
+    life = Life()
+    link = life.link()
+    assert link.status.state is ShovelState.RUNNING
+    life.publish(1, 2, 3)
+    queue = life.own.broker.default_host.queues["outbox"]
+    assert len(life.far.store.enqueued) == 3
+    assert (queue.available_count, queue.acquired_count) == (0, 3)
+    life.sync()
+    assert queue.message_count == 0
+    assert (life.on(life.far, "there"), link.status.forwarded, link.status.pending) == (3, 3, 0)
+
+
+def test_an_incoming_link_settles_a_message_when_it_is_on_the_own_disk() -> None:
+    life = Life()
+    life.link(INCOMING, "source", "inbox")
+    there = LinksClient(life.far).open().sender("source")
+    there.publish(b"1", durable=True)
+    there.publish(b"2", durable=True)
+    life.worlds.run()
+    assert (life.on(life.far, "source"), life.on(life.own, "inbox")) == (2, 2)
+    life.sync()
+    assert (life.on(life.far, "source"), life.on(life.own, "inbox")) == (0, 2)
+
+
+def test_the_domain_knows_a_link_by_its_name_and_the_federation_tag() -> None:
+    life = Life()
+    life.link(INCOMING, "source", "inbox")
+    (machine,) = [each for each in life.far.machines if getattr(each, "container", "") == "here"]
+    ((link,),) = [list(session.attached_links) for session in machine.sessions.values()]
+    assert (link.name, link.source, link.target, link.is_incoming) == ("l", "source", "", False)
+
+
+@pytest.mark.parametrize("mechanisms", ["NONE", "ANONYMOUS", ""])
+def test_a_link_may_be_anonymous_or_without_sasl(mechanisms: str) -> None:
+    life = Life(mechanisms=mechanisms)
+    assert life.link().status.state is ShovelState.RUNNING
+    (client,) = [wire.client for wire in life.worlds.wires if wire.world is life.far]
+    assert client.wire._is_offered is (mechanisms != "NONE")  # type: ignore[attr-defined]
+
+
+def test_a_login_that_the_domain_refuses_is_shown_without_the_password() -> None:
+    life = Life(mechanisms="SCRAM-SHA-256", username="u", password="secret")
+    status = life.link().status
+    assert status.state is ShovelState.TERMINATED
+    assert "no usable SASL mechanism" in status.reason
+    assert "secret" not in repr(status)
+
+
+def test_a_source_that_does_not_exist_is_tried_again_with_back_off_until_it_does() -> None:
+    life = Life()
+    link = life.link(INCOMING, "later", "inbox")
+    assert link.status.state is ShovelState.TERMINATED
+    assert "later" in link.status.reason
+    for delay in (INTERVAL, 2 * INTERVAL, 4 * INTERVAL):
+        before = link.status.failures
+        life.worlds.advance(delay * 0.9)
+        life.worlds.run()
+        assert link.status.failures == before
+        life.worlds.advance(delay * 0.2)
+        life.worlds.run()
+        assert link.status.failures == before + 1
+    make_queue(life.far, "later")
+    life.worlds.advance(8 * INTERVAL)
+    life.worlds.run()
+    assert link.status.state is ShovelState.RUNNING
+    life.kill_far()
+    make_queue(life.far, "later")
+    life.worlds.advance(INTERVAL)
+    life.worlds.run()
+    assert link.status.state is ShovelState.RUNNING, "a link that has run begins again"
+
+
+def test_the_back_off_ends_at_32_intervals() -> None:
+    life = Life()
+    link = life.link(INCOMING, "never", "inbox")
+    for _ in range(12):
+        life.worlds.advance(32 * INTERVAL)
+        life.worlds.run()
+    assert link.status.failures == 13
+
+
+# ---- kills ----
+
+
+def lost_in(seed: int) -> set[int]:
+    """The messages that are lost in a history of publishing, syncing, cutting and killing."""
+    chance, life, published = random.Random(seed), Life(), 0
+    life.link()
+    for _ in range(60):
+        action = chance.random()
+        if action < 0.5:
+            for _ in range(chance.randrange(1, 6)):
+                life.client.publish(b"%d" % published, durable=True)
+                published += 1
+            life.worlds.run(chance.randrange(1, 6))
+        elif action < 0.75 and life.far.store.flushes:
+            life.far.store.end_flush()
+            life.worlds.run(chance.randrange(0, 4))
+        elif action < 0.85:
+            life.kill_far()
+            life.worlds.run(chance.randrange(0, 4))
+        elif action < 0.9:
+            chance.choice(life.worlds.wires).cut("cut")
+        life.worlds.advance(chance.random() * INTERVAL)
+        life.worlds.run(chance.randrange(0, 4))
+    life.kill_far()
+    return set(range(published)) - set(life.survived) - set(life.left)
+
+
+@pytest.mark.parametrize("seed", seeds_of_the_day(20))
+def test_nothing_is_lost_when_the_domain_is_killed_or_a_connection_is_cut(seed: int) -> None:
+    assert lost_in(seed) == set()
+
+
+@pytest.mark.replaces
+@pytest.mark.parametrize("planted", [AcknowledgesAtOnce, AcknowledgesTheNext])
+def test_the_simulation_finds_a_planted_bug(planted: type[Carrier], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Carrier", planted)
+    assert any(lost_in(seed) for seed in range(10))
+
+
+# ---- making and deleting ----
+
+
+def test_names_are_unique_and_domains_in_use_stay() -> None:
+    life = Life()
+    life.link()
+    interlinks = life.interlinks
+    with pytest.raises(NotAllowedError, match='domain named "far" already exists'):
+        asyncio.run(interlinks.create_domain(FAR, ANN))
+    with pytest.raises(NotAllowedError, match='already a link "l"'):
+        life.link(INCOMING, "source", "inbox")
+    with pytest.raises(NotFoundError, match="No such domain: near"):
+        life.link(name="m", domain="near")
+    with pytest.raises(PreconditionFailedError, match='in use by outgoing link "l"'):
+        asyncio.run(interlinks.delete_domain("far", ANN))
+    with pytest.raises(NotFoundError, match="No such incoming link: l"):
+        asyncio.run(interlinks.delete_link(INCOMING, "l", ANN))
+    asyncio.run(interlinks.delete_link(OUTGOING, "l", ANN))
+    asyncio.run(interlinks.delete_domain("far", ANN))
+    life.worlds.run()
+    assert (interlinks.links, interlinks.domains) == ({}, {})
+    assert not any(getattr(each, "container", "") == "here" and each.sessions for each in life.far.machines)
+    life.publish(1)
+    assert life.on(life.own, "outbox") == 1
+    with pytest.raises(NotFoundError, match="No such domain: far"):
+        asyncio.run(interlinks.delete_domain("far", ANN))
+
+
+def test_who_may_not_create_links_may_not_change_anything() -> None:
+    life = Life()
+    life.link()
+
+    class AllowNone(AllowAll):
+        def allows(self, _caller: Any, action: Any, kind: Any, _name: str, _properties: Any) -> bool:
+            return (action, kind) != (Action.CREATE, ObjectType.LINK)
+
+    life.own.broker.authorization.authorizer = AllowNone()
+    interlinks = life.interlinks
+    for work in (
+        interlinks.create_domain(FAR._replace(name="m"), ANN), interlinks.delete_domain("far", ANN),
+        interlinks.create_link(InterlinkSettings("m", OUTGOING, "far", "outbox", "there"), ANN),
+        interlinks.delete_link(OUTGOING, "l", ANN),
+    ):  # fmt: skip
+        with pytest.raises(UnauthorizedError):
+            asyncio.run(work)
+    with pytest.raises(UnauthorizedError):
+        interlinks.restart(OUTGOING, "l", ANN)
+    assert (list(interlinks.domains), list(interlinks.links)) == (["far"], ["l"])
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life()
+    life.link()
+    monkeypatch.setattr("qstore.broker.federation.interlinks.MAX_DOMAINS", 1)
+    monkeypatch.setattr("qstore.broker.federation.interlinks.MAX_INTERLINKS", 1)
+    with pytest.raises(ResourceLimitExceededError, match="1 domains"):
+        asyncio.run(life.interlinks.create_domain(FAR._replace(name="near"), ANN))
+    with pytest.raises(ResourceLimitExceededError, match="1 links"):
+        life.link(name="m")
+    for wrong in ({"name": ""}, {"name": "x" * 256}, {"source": ""}, {"target": ""}, {"source": "x" * 256}):
+        with pytest.raises(InvalidArgumentError):
+            life.link(**{"name": "m", **wrong})
+    with pytest.raises(InvalidArgumentError, match="Domain must be specified"):
+        life.link(name="m", domain="")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("host.acme.com", ["amqp://host.acme.com"]),
+        ("h:5", ["amqp://h:5"]),
+        ("[::1]:5", ["amqp://[::1]:5"]),
+        ("amqp:tcp:h:5,ssl:i:6", ["amqp://h:5", "amqps://i:6"]),
+        ("amqps://h/v", ["amqps://h/v"]),
+    ],
+)
+def test_addresses_of_a_domain(url: str, shown: list[str]) -> None:
+    found = read_uris(FAR._replace(url=url, username="u", password="p"))
+    assert [each.shown for each in found] == shown
+    assert {(each.user, each.password, each.mechanisms) for each in found} == {("u", "p", None)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": ""}, {"url": "h:0"}, {"url": "u/p@h:5"}, {"url": "amqp://u:p@h"}, {"url": "h:5,"}, {"url": "rdma:h:5"},
+        {"url": "amqp:///v"}, {"url": "http://h"}, {"url": ",".join(["h"] * 17)}, {"mechanisms": "PLAIN GUESS"},
+        {"mechanisms": "NONE PLAIN"},
+    ],
+)  # fmt: skip
+def test_domains_that_are_not_valid_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        read_uris(FAR._replace(**wrong))
+    assert "u:p" not in str(refused.value)
+    assert "u/p" not in str(refused.value)
+
+
+# ---- management ----
+
+
+def test_what_management_creates_and_shows() -> None:
+    life = Life()
+    life.own.broker.store = None
+    managed = life.managed
+
+    def create(kind: str, name: str, *, strict: bool = True, **properties: Any) -> None:
+        work = create_interlink(managed, kind, name, typed_map(properties), strict=strict, caller=ANN)
+        asyncio.run(work)
+
+    create(
+        "domain", "other", url="far:1", sasl_mechanisms="SCRAM-SHA-1", username="u", password="secret", durable="yes"
+    )
+    create("incoming", "in", domain="far", src="source", dest="inbox")
+    create("outgoing", "out", domain="far", source="outbox", target="nowhere")
+    with pytest.raises(InvalidArgumentError, match="unknown property: colour"):
+        create("domain", "x", url="h", colour="red")
+    with pytest.raises(InvalidArgumentError, match="A url is required"):
+        create("domain", "x")
+    with pytest.raises(NotImplementedByBrokerError, match="min_ssf"):
+        create("domain", "x", url="h", min_ssf=56, strict=False)
+    with pytest.raises(InvalidArgumentError, match="a durable link needs a durable domain"):
+        create("incoming", "x", domain="far", source="source", target="inbox", durable=True)
+    life.worlds.run()
+    life.publish(1)
+    assert life.shown(DOMAIN_CLASS) == [
+        {"name": "far", "durable": False, "url": "far:5672", "mechanisms": "ANONYMOUS", "username": "", "password": ""},
+        {
+            "name": "other", "durable": True, "url": "far:1", "mechanisms": "SCRAM-SHA-1", "username": "u",
+            "password": "",
+        },
+    ]  # fmt: skip
+    links = {each["name"]: each for each in life.shown(INTERLINK_CLASS)}
+    assert (links["in"]["direction"], links["in"]["state"], links["in"]["creator"]) == (
+        "incoming", "running", "ann@QPID",
+    )  # fmt: skip
+    assert links["out"]["state"] == "terminated"
+    assert "nowhere" in links["out"]["reason"]
+    through = [each for each in life.shown(INCOMING_CLASS) if each["domain"]]
+    assert [(each["name"], each["source"], each["target"], each["domain"]) for each in through] == [
+        ("in", "source", "inbox", "far")
+    ]
+    assert through[0]["containerid"]
+    clients = [each for each in life.shown(INCOMING_CLASS) if each["containerid"] == "test"]
+    assert [(each["name"], each["target"], each["transfers"]) for each in clients] == [("link-0", "outbox", 1)]
+    outgoing = [each for each in life.shown(OUTGOING_CLASS) if each["domain"]]
+    assert outgoing == []
+    for kind, name in (("incoming", "in"), ("outgoing", "out"), ("domain", "other"), ("domain", "far")):
+        asyncio.run(delete_interlink(managed, kind, name, ANN))
+    assert life.shown(DOMAIN_CLASS) == life.shown(INTERLINK_CLASS) == []
+
+
+# ---- the store ----
+
+
+def interlinks_of(stage: Wired) -> tuple[Interlinks, Nowhere]:
+    network = Nowhere()
+    unused: Any = None
+    return Interlinks(Shovels(stage.broker, network, unused, network.call_later, unused)), network  # type: ignore[arg-type]
+
+
+DURABLE = DomainSettings("far", "ssl:far:5671,far", "SCRAM-SHA-256", "bob", "hidden", durable=True)
+LINK = InterlinkSettings("l", INCOMING, "far", "a", "b", durable=True)
+
+
+def test_durable_domains_and_links_are_recovered_with_their_creator(tmp_path: Path) -> None:
+    async def first(stage: Wired) -> None:
+        interlinks, network = interlinks_of(stage)
+        network.connect_directly = lambda *_: network  # type: ignore[attr-defined]
+        await interlinks.create_domain(DURABLE, ANN)
+        await interlinks.create_domain(FAR._replace(name="lost"), ANN)
+        await interlinks.create_link(LINK, ANN)
+        await interlinks.create_link(LINK._replace(name="gone", domain="lost", durable=False), ANN)
+
+    async def second(stage: Wired) -> None:
+        interlinks, network = interlinks_of(stage)
+        network.connect_directly = lambda *_: network  # type: ignore[attr-defined]
+        interlinks.start()
+        assert [each.settings for each in interlinks.domains.values()] == [DURABLE]
+        ((link,),) = (interlinks.links.values(),)
+        assert (link.settings, link.creator) == (LINK, "ann@QPID")
+        assert [str(each) for each in network.tried] == ["far:5671"]
+        await interlinks.delete_link(INCOMING, "l", ANN)
+        await interlinks.delete_domain("far", ANN)
+
+    async def third(stage: Wired) -> None:
+        interlinks, network = interlinks_of(stage)
+        interlinks.start()
+        assert (interlinks.domains, interlinks.links, network.tried) == ({}, {}, [])
+
+    play(tmp_path, first, second, third)
+
+
+def test_domains_of_qpidd_are_used_and_those_that_cannot_be_are_kept(tmp_path: Path) -> None:
+    records = [
+        GeneralObject("domain", "A", typed_map({"url": "amqp:tcp:far:5672", "durable": True, "colour": "red"})),
+        GeneralObject("domain", "B", typed_map({"url": b"far:5673", "sasl_mechanisms": "NONE"})),
+        GeneralObject("domain", "C", typed_map({"url": "rdma:far:5672"})),
+    ]
+
+    async def first(stage: Wired) -> None:
+        assert stage.store is not None
+        for record in records:
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            stage.store.changes.create_general(record, lambda _made, _error, answer=answer: answer.set_result(None))
+            await answer
+
+    async def second(stage: Wired) -> None:
+        interlinks, _ = interlinks_of(stage)
+        interlinks.start()
+        assert {each.settings for each in interlinks.domains.values()} == {
+            DomainSettings("A", "amqp:tcp:far:5672", durable=True),
+            DomainSettings("B", "far:5673", "NONE", durable=True),
+        }  # fmt: skip
+        assert stage.store is not None
+        assert [each.name for each in stage.store.topology.general.values()] == ["A", "B", "C"]  # type: ignore[union-attr]
+
+    play(tmp_path, first, second)
+
+
+def test_passwords_of_domains_are_not_shown() -> None:
+    record = GeneralObject("domain", "A", typed_map({"url": "h", "username": "u", "password": "hidden"}))
+    assert without_passwords(record) == GeneralObject("domain", "A", typed_map({"url": "h", "username": "u"}))
+    assert "hidden" not in repr(DURABLE)
+    assert "hidden" not in repr(read_uris(DURABLE))
