@@ -43,7 +43,7 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -296,7 +296,49 @@ class Values:
             Effect.LATER: "is ignored, since it is not supported yet",
         }
         options = [self._table.by_name[name] for name in self._given]
-        return [f"Option {each.name} {texts[each.effect]}: {each.reason}" for each in options if each.effect in texts]
+        found = [f"Option {each.name} {texts[each.effect]}: {each.reason}" for each in options if each.effect in texts]
+        for names, is_there, what in _NEEDS:
+            given = [name for name in names if name in self._given and not self._is_off(self._table.by_name[name])]
+            if given and not is_there(self):
+                found += [f"Option {name} has no effect: {what}" for name in given]
+        return found
+
+    def _is_on(self, name: str) -> bool:
+        """Whether a switch is on, or a text given."""
+        if self._table.by_name[name].kind is Kind.SWITCH:
+            return self.switch(name)
+        return self.text(name) is not None
+
+    def _has_syslog(self) -> bool:
+        if self.switch("log-to-syslog") or self.text("log-output") == "syslog":
+            return True
+        return self.switch("daemon") and self.text("log-to-file") is None and self.text("log-output") is None
+
+
+_NEEDS: Final[tuple[tuple[Sequence[str], Callable[[Values], bool], str], ...]] = (
+    (("console-credentials",), lambda values: values._is_on("console"), "there is no console"),
+    (("telemetry-limit",), lambda values: values._is_on("telemetry"), "no spans are sent, without telemetry"),
+    (("websocket-origin",), lambda values: values._is_on("websocket"), "WebSocket is not spoken, without websocket"),
+    (
+        ("create-replication-queue", "replication-listener-name"),
+        lambda values: values._is_on("replication-queue") or values._is_on("replication-exchange-name"),
+        "no events are generated, without replication-queue",
+    ),
+    (
+        ("replication-exchange-type",),
+        lambda values: values._is_on("replication-exchange-name"),
+        "no exchange is made for events, without replication-exchange-name",
+    ),
+    (("strict-acl-validation",), lambda values: values._is_on("acl-file"), "there is no acl-file"),
+    (("user-file", "auth-allow-cleartext"), lambda values: values._is_on("auth"), "auth=no lets everybody in"),
+    (
+        ("mgmt-publish", "mgmt-qmf1", "mgmt-qmf2", "mgmt-pub-interval"),
+        lambda values: values._is_on("mgmt-enable"),
+        "there is no management, since mgmt-enable is no",
+    ),
+    (("syslog-name", "syslog-facility"), Values._has_syslog, "the log does not go to syslog"),
+)
+"""Options that only say how another one works, whether that is there, and what is missing otherwise."""
 
 
 # ---- the command line ----

@@ -187,6 +187,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "the method queueMoveMessages has no argument fliter",
     ),
     ("delete", {"type": "queue", "name": REPLIES, "options": {"ifUnused": True}}, "unknown option of delete: ifUnused"),
+    ("delete", {"type": "link", "name": "l", "options": {"if_unused": True}}, "unknown option of delete: if_unused"),
+    ("delete", {"type": "subscription", "name": "s", "options": {"x": 1}}, "unknown option of delete: x"),
+    (
+        "create",
+        {"type": "binding", "name": f"amq.topic/{REPLIES}/k", "properties": {"colour": 1}, "strict": True},
+        "unknown property: colour",
+    ),
     ("create", {"type": "queue", "name": "a\0b"}, "its name contains the control character U+0000"),
     ("create", {"type": "queue", "name": "q" * 256}, "its name has 256 bytes, more than 255"),
     ("create", {"type": "exchange", "name": "x" * 300}, "its name has 300 bytes, more than 255"),

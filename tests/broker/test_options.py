@@ -191,7 +191,7 @@ def test_every_option_by_each_of_its_names(option: Option) -> None:
             continue
         found = values(f"--{name}={text}")
         assert found.texts(option.name) == (text,)
-        (line,) = found.without_effect() or [""]
+        (line,) = [each for each in found.without_effect() if " has no effect: " not in each] or [""]
         assert line.startswith(f"Option {option.name} ") is (option.effect is not Effect.WORKS)
         assert line.endswith(option.reason)
 
@@ -210,6 +210,35 @@ def test_options_without_effect_are_reported_without_their_values() -> None:
     assert threads == "Option worker-threads is ignored: the broker has a single event loop"
     assert password.startswith("Option ha-password is ignored, since it is not supported yet: ")
     assert "hunter2" not in password
+
+
+@pytest.mark.parametrize(
+    ("without", "needed"),
+    [
+        (["--console-credentials", "f"], ["--console=yes"]),
+        (["--telemetry-limit=5"], ["--telemetry=http://localhost:4318"]),
+        (["--websocket-origin=*"], ["--websocket=yes"]),
+        (["--create-replication-queue=yes"], ["--replication-queue=q"]),
+        (["--replication-listener-name=x"], ["--replication-exchange-name=x"]),
+        (["--replication-exchange-type=topic"], ["--replication-exchange-name=x"]),
+        (["--strict-acl-validation=fatal"], ["--acl-file=f"]),
+        (["--auth=no", "--auth-allow-cleartext=yes"], []),
+        (["--mgmt-enable=no", "--mgmt-pub-interval=5"], []),
+        (["--syslog-name=x"], ["--log-to-syslog=yes"]),
+        (["--syslog-facility=LOG_USER"], ["--daemon"]),
+        (["--daemon", "--log-to-file=f", "--syslog-name=x"], ["--log-output=syslog"]),
+    ],
+)
+def test_an_option_that_needs_another_one_is_reported_without_it(without: list[str], needed: list[str]) -> None:
+    (line,) = values(*without).without_effect()
+    name = next(each for each in reversed(without) if each.startswith("--")).partition("=")[0].removeprefix("--")
+    assert line.startswith(f"Option {name} has no effect: ")
+    switched_on = (each for each in without if each not in ("--auth=no", "--mgmt-enable=no"))
+    assert values(*switched_on, *needed).without_effect() == []
+
+
+def test_an_option_that_asks_for_nothing_needs_none() -> None:
+    assert values("--create-replication-queue=no", "--mgmt-enable=no", "--mgmt-qmf1=no").without_effect() == []
 
 
 # ---- the table ----

@@ -112,11 +112,17 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
 # ---- create and delete ----
 
 _NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, for which this broker has no such objects"
+HOST_PROPERTY: Final = "qstore.virtual-host"
+"""The property of create, and the option of delete, with the virtual host of the object; without it the default one."""
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "queue": ("if_unused", "if_empty"),
-    "exchange": ("if_unused",),
-    "topic": ("if_unused",),
-    "binding": (),
+    "queue": ("if_unused", "if_empty", HOST_PROPERTY),
+    "exchange": ("if_unused", HOST_PROPERTY),
+    "topic": ("if_unused", HOST_PROPERTY),
+    "binding": (HOST_PROPERTY,),
+    "subscription": (),
+    "link": (),
+    "bridge": (),
+    **dict.fromkeys(INTERLINKS, ()),
 }
 """Type -> the options of delete."""
 _ABSENT: Final = {
@@ -125,8 +131,8 @@ _ABSENT: Final = {
 }
 """Type -> why there are no objects of it."""
 _EXTENSION: Final = "x-"
-HOST_PROPERTY: Final = "qstore.virtual-host"
-"""The property of create, and the option of delete, with the virtual host of the object; without it the default one."""
+_WITHOUT_CRITERIA: Final = ("direct", "topic", "fanout")
+"""Types of exchanges to whose bindings a property that is unknown means nothing."""
 
 _LOG: Final = log_of("Management")
 
@@ -164,7 +170,9 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         )
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
-        await host.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=False), caller=caller)
+        found = host.exchanges.get(exchange)
+        strict = strict and found is not None and found.type_name in _WITHOUT_CRITERIA
+        await host.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=strict), caller=caller)
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
         await host.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
@@ -196,6 +204,11 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     if kind in TYPES:
         await delete_access(managed, kind, name, arguments.typed_map("options"), caller)
         return {}
+    options = arguments.map("options")
+    known = _OPTIONS.get(kind)
+    unknown = [] if known is None else [each for each in options if each not in known]
+    if unknown:
+        raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
     if kind == "subscription":
         await close_subscription(managed, name, caller)
         return {}
@@ -205,15 +218,10 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     if kind in INTERLINKS:
         await delete_interlink(managed, kind, name, caller)
         return {}
-    options = arguments.map("options")
     host = managed.broker.default_host
     if kind in _OPTIONS:
         host = managed.broker.virtual_hosts.get(options.text(HOST_PROPERTY) or DEFAULT_HOST)
     caller = in_host(caller, host.name)
-    known = _OPTIONS.get(kind)
-    unknown = [] if known is None else [each for each in options if each not in (*known, HOST_PROPERTY)]
-    if unknown:
-        raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
     if kind == "queue":
         await host.topology.delete_queue(
             name, if_unused=options.flag("if_unused"), if_empty=options.flag("if_empty"), caller=caller

@@ -11,13 +11,14 @@ Passwords are taken, and never shown. Source: the QMF schema of qpidd's broker; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.bridge import UNLIMITED, BridgeSettings
 from qstore.broker.federation.federation import LinkSettings
 from qstore.broker.federation.link import Remote, RemoteLogin
+from qstore.broker.log.logs import log_of
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
     CONNECTION,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 LINK: Final = ClassName(PACKAGE, "link")
 BRIDGE: Final = ClassName(PACKAGE, "bridge")
 
+_LOG: Final = log_of("Management")
+_MAX_UNKNOWN: Final = 20  # lines in the log
 _LINK_PROPERTIES: Final = ("host", "port", "transport", "durable", "authMechanism", "username", "password")
 _BRIDGE_PROPERTIES: Final = (
     "link", "src", "dest", "key", "tag", "excludes", "srcIsQueue", "srcIsLocal", "dynamic", "sync", "credit", "durable",
@@ -85,6 +88,12 @@ def _login(arguments: Arguments) -> RemoteLogin:
     return RemoteLogin(arguments.text("authMechanism"), arguments.text("username"), arguments.text("password"))
 
 
+def log_unknown(kind: str, name: str, unknown: Sequence[str]) -> None:
+    """Log which properties of a new object are ignored."""
+    for each in unknown[:_MAX_UNKNOWN]:
+        _LOG.notice('%s "%s": the unknown property %s is ignored', kind.capitalize(), printable(name), printable(each))
+
+
 async def create_federated(
     managed: ManagedBroker, kind: str, name: str, properties: TypedMap, *, strict: bool, caller: Caller
 ) -> None:
@@ -95,6 +104,7 @@ async def create_federated(
     unknown = [each for each in given if each not in known]
     if unknown and strict:
         raise InvalidArgumentError(f"unknown property: {printable(unknown[0])}")
+    log_unknown(kind, name, unknown)
     if kind == "link":
         await federation.create_link(LinkSettings(name, _remote(given), given.flag("durable"), _login(given)), caller)
         return

@@ -21,6 +21,7 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.interlinks import INCOMING, OUTGOING, DomainSettings, InterlinkSettings
+from qstore.broker.management.objects.federation import log_unknown
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
     PACKAGE,
@@ -76,11 +77,13 @@ async def create_interlink(
     """Create a domain or a link."""
     interlinks = _interlinks(managed, caller)
     given = Arguments({name: typed.value for name, typed in properties.entries})
+    known = _DOMAIN_PROPERTIES if kind == DOMAIN else _LINK_PROPERTIES
     for each in given:
         if kind == DOMAIN and each in _WITHOUT_EFFECT:
             raise NotImplementedByBrokerError(f"domains have no {each}: links log in without Kerberos")
-        if strict and each not in (_DOMAIN_PROPERTIES if kind == DOMAIN else _LINK_PROPERTIES):
+        if strict and each not in known:
             raise InvalidArgumentError(f"unknown property: {printable(each)}")
+    log_unknown(kind, name, [each for each in given if each not in known])
     if kind != DOMAIN:
         source, target = given.text("source") or given.text("src"), given.text("target") or given.text("dest")
         settings = InterlinkSettings(name, kind, given.text("domain"), source, target, given.flag("durable"))
