@@ -15,8 +15,10 @@ There, the link is known by its name, and the broker's federation tag is its con
 Durable domains are stored as qpidd does it (kind `domain`); those of qpidd's stores work here. Links can be durable as
 well, other than in qpidd: then they are stored as configuration records, with the user who has made them.
 
-Who makes a domain or a link needs the permission to create links, as for links of federation. A domain that has links
-cannot be deleted.
+A client that sends to `NODE@DOMAIN` is relayed to the node in the domain (`relay`).
+
+Who makes a domain or a link, or sends through one, needs the permission to create links, as for links of federation. A
+domain that has links cannot be deleted.
 
 Source: docs/amqp-1.0.txt of Qpid C++ ("Broker Initiated Links"); qpidd, Interconnects.cpp and Domain.cpp (the
 properties, their defaults, the record).
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.link import MAX_INTERVALS, remotes_in
 from qstore.broker.federation.link_peer import NO_SASL, LinkSide
+from qstore.broker.federation.relay import Relay, RelayedLink
 from qstore.broker.federation.shovel import LINKS, Definition, Names, Shovel, read_definition
 from qstore.broker.federation.uri import MAX_URIS, AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
@@ -62,6 +65,9 @@ OUTGOING: Final = "outgoing"
 MAX_DOMAINS: Final = 1_000
 MAX_INTERLINKS: Final = 1_000
 """Links of one broker: each has two connections."""
+
+MAX_RELAYS: Final = 1_000
+"""Clients' links that lead to domains: each has a connection."""
 
 PREFETCH: Final = 1_000
 """Messages of one link that are not settled."""
@@ -132,6 +138,7 @@ class Domain:
     Attributes:
         settings, created_at: as above.
         uris: its addresses.
+        relays: the clients' links that lead there.
         number: its number in the store; None if it is not stored.
 
     Raises:
@@ -141,6 +148,7 @@ class Domain:
     def __init__(self, settings: DomainSettings, created_at: float) -> None:
         self.settings, self.created_at = settings, created_at
         self.uris = read_uris(settings)
+        self.relays: dict[Relay, None] = {}
         self.number: int | None = None
 
 
@@ -263,6 +271,9 @@ class Interlinks:
         """End all links: the broker stops."""
         for link in self.links.values():
             link.shovel.stop()
+        for domain in self.domains.values():
+            for relay in list(domain.relays):
+                relay.fail("the broker stops")
 
     def _check(self, caller: Caller) -> None:
         self._broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
@@ -314,6 +325,8 @@ class Interlinks:
             if domain.number is not None:
                 await self._forget(domain.number)
             del self.domains[name]
+            for relay in list(domain.relays):
+                relay.fail("the domain was deleted")
         _LOG.info('Domain "%s" was deleted by %s', printable(name), caller.user or "the broker")
 
     # ---- links ----
@@ -382,6 +395,29 @@ class Interlinks:
         if link is None or link.settings.direction != direction:
             raise NotFoundError(f"No such {direction} link: {printable(name)}")
         return link
+
+    # ---- relays ----
+
+    def domain_in(self, address: str, host: str) -> Domain | None:
+        """The domain in an address NODE@DOMAIN of a virtual host; None if it is none, or there is no such domain."""
+        node, _, name = address.partition("@")
+        return self.domains.get(name) if node and host == DEFAULT_HOST else None
+
+    def relay(self, address: str, link: RelayedLink, caller: Caller) -> Relay:
+        """Begin to relay a client's link to an address that has a domain.
+
+        Raises:
+            UnauthorizedError: the caller may not create links.
+            NotFoundError: the domain was deleted meanwhile.
+            ResourceLimitExceededError: there are too many.
+        """
+        self._check(caller)
+        domain = self.domain_in(address, caller.vhost)
+        if domain is None:
+            raise NotFoundError(f"there is no domain of {printable(address[:_MAX_TEXT])}")
+        if sum(len(each.relays) for each in self.domains.values()) >= MAX_RELAYS:
+            raise ResourceLimitExceededError(f"there are {MAX_RELAYS:,} relays; this is the maximum")
+        return Relay(self, domain, address.partition("@")[0], link, caller.user)
 
     # ---- the store ----
 

@@ -98,6 +98,9 @@ class LinkWire(ClientConnection):
 class MessageOwner(SideEvents, Protocol):
     """What a side is for, in a protocol whose messages are passed on decoded."""
 
+    def on_room(self) -> None:
+        """The link has credit for messages that are sent, or less."""
+
     def on_message(self, tag: int, message: Message) -> None:
         """A message was received; its tag is what it is acknowledged by."""
 
@@ -179,9 +182,11 @@ class LinkChannel:
     Attributes:
         session: the session.
         published: the number of the last message that was sent.
+        outcome: that of the messages about which `on_confirmed` is called.
     """
 
     session: ClientSession
+    outcome: Composite | None = None
 
     def __init__(self, side: LinkSide, owner: MessageOwner, name: str) -> None:
         self._side, self._owner, self._name = side, owner, name
@@ -223,6 +228,7 @@ class LinkChannel:
             while queue and link.can_send:
                 link.transfer(*queue.popleft(), is_settled=not self._confirms)
             self._side.look()
+            self._owner.on_room()
         synchronized, self._synchronized = self._synchronized, None
         if synchronized is not None:
             synchronized()
@@ -241,6 +247,12 @@ class LinkChannel:
     def takes_messages(self) -> bool:
         """Whether a message would be sent at once, if it is one that is sent."""
         return self._sending is None or (not self._queue and self._sending.can_send)
+
+    @property
+    def credit(self) -> int:
+        """How many messages would be sent at once."""
+        link = self._sending
+        return 0 if link is None or self._queue or not link.can_send else link.credit
 
     def publish(self, payload: bytes, header: bytes, body: Content) -> int:
         """Send a message, as soon as there is credit.
@@ -274,7 +286,7 @@ class LinkChannel:
         """As `SessionOwner.on_outcome`."""
         if self._side.is_over:
             return
-        is_accepted = state is not None and state.name == "accepted"
+        is_accepted, self.outcome = state is not None and state.name == "accepted", state
         for begin, end in list(self._done.missing(first + 1, last + 1)):
             self._done.add(begin, end)
             self._owner.on_confirmed(begin, end, is_accepted=is_accepted)

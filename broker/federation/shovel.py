@@ -669,6 +669,9 @@ class Shovel:
         except FormatError as error:
             self._not_carried(delivered.delivery_tag, delivered.key, error)
 
+    def on_room(self) -> None:
+        """As `MessageOwner.on_room`: what waits for it was sent; the source is read while the side is not full."""
+
     def on_message(self, tag: int, message: Message) -> None:
         """As `MessageOwner.on_message`: publish a message that came over another protocol."""
         if self._takes:

@@ -120,6 +120,7 @@ class Server:
         self.shovels = Shovels(broker, peers, self.loop.call_soon, self.loop.call_later, self.work.run)
         self.upstreams = Upstreams(broker, peers, self.loop.call_soon, self.loop.call_later)
         self.interlinks = Interlinks(self.shovels)
+        self.protocols.lead_to(self.interlinks)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.known_hosts = KnownHosts(broker, new_transfer)

@@ -90,9 +90,7 @@ class PublishChecks:
             self.has_published = True
             broker.check_memory(message, exchange, in_transaction=in_transaction)
         if self.checks_user_ids:
-            user_id = self.user_id_of(message)
-            if user_id and user_id not in (caller.user, caller.user.rpartition("@")[0]):
-                raise self.foreign_user_id(user_id, caller.user)
+            self.check_user_id(message, caller)
         if self.checks_publish:
             further = [each.routing_key for each in message.under_further_keys()]
             for key in (message.routing_key, *further):
@@ -103,6 +101,12 @@ class PublishChecks:
                     self.allowed.add(target)
         if self.tracer is not None and self.tracer.samples(message):
             self.tracer.published(message, exchange, caller)
+
+    def check_user_id(self, message: Message, caller: Caller) -> None:
+        """Raise ModelError, or the protocol's own error, if a message has the id of another user."""
+        user_id = self.user_id_of(message)
+        if user_id and user_id not in (caller.user, caller.user.rpartition("@")[0]):
+            raise self.foreign_user_id(user_id, caller.user)
 
     def covers(self, message: Message) -> bool:
         """Whether messages that differ in nothing but the body from one that was checked need no `check`.

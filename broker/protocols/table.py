@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import Event, UserDeleted
@@ -41,6 +41,9 @@ from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, SASL_HEADER
+
+if TYPE_CHECKING:
+    from qstore.broker.federation.interlinks import Interlinks
 
 HEADER_BYTES: Final = 8
 
@@ -111,6 +114,12 @@ class Protocols:
     def is_decided(begin: bytes) -> bool:
         """Whether these bytes are enough to select the protocol."""
         return len(begin) >= HEADER_BYTES or not any(each.headers[0].startswith(begin[:4]) for each in TABLE)
+
+    def lead_to(self, interlinks: Interlinks) -> None:
+        """Have links of AMQP 1.0 lead to these domains."""
+        for each in self._all:
+            if isinstance(each, Amqp10Connections):
+                each.interlinks = interlinks
 
     def on_timer(self, now: float) -> None:
         """Run periodic work; `now` is in seconds of a monotonic clock."""

@@ -7,6 +7,7 @@ import random
 import pytest
 from click.testing import CliRunner
 
+from qstore.broker.client import Connection, Message, MessagingError, Sender
 from qstore.tools import qpid_config, qstore_dump
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
 from tests.system.shovels import depth, drain, fill, managing, wait_until
@@ -104,6 +105,34 @@ def test_what_is_made_is_shown_without_its_password_until_it_is_deleted(make_bro
     assert "far" in config(here, "list", "domain")
     config(here, "del", "domain", "far")
     assert "guest" not in config(here, "list", "domain")
+
+
+def _send_each(sender: Sender, bodies: list[bytes]) -> None:
+    for body in bodies:
+        sender.send(Message(body, durable=True), sync=True)
+
+
+def test_what_a_client_sends_through_a_domain_is_there_when_it_is_accepted(make_broker: BrokerMaker) -> None:
+    here, far = make_broker().start(), make_broker().start()
+    port = far.port
+    fill(port, "b", [])
+    config(here, "add", "domain", "far", "--argument", f"url=127.0.0.1:{port}")
+    options = {"protocol": "amqp1.0", "reconnect": False}
+    with Connection(f"127.0.0.1:{here.port}", **options) as connection:
+        sender = connection.session().sender("b@far", capacity=50)
+        for body in BODIES[:500]:
+            sender.send(Message(body, durable=True), sync=False)
+        sender.sync()
+        far.kill()
+        with pytest.raises(MessagingError):
+            _send_each(sender, BODIES[500:])
+    far.launch("--port", str(port))
+    wait_until(lambda: _answers(port), "it is back")
+    with Connection(f"127.0.0.1:{here.port}", **options) as connection:
+        connection.session().sender("b@far").send(Message(b"last", durable=True), sync=True)
+    found = [body for _, _, body in drain(port, "b")]
+    assert found[:500] == BODIES[:500]
+    assert found[-1] == b"last"
 
 
 def test_a_domain_that_is_not_there_yet_is_connected_when_it_comes(make_broker: BrokerMaker) -> None:

@@ -6,6 +6,7 @@
     dynamic                   a new node; it ends with the link, unless its lifetime policy says otherwise
     /management               requests and answers (`management`)
     create-on-demand          a capability: the node is made if there is none; it stays
+    NODE@DOMAIN as a target   the node in a domain, to which messages are relayed (`federation/relay`)
     null as a target          anonymous terminus: each message has its own address
 
 **Subscriptions.** The queue is named CONTAINER_LINK, or LINK if it is shared and global; of the name of the link only
@@ -320,6 +321,7 @@ class Attach:
         is_made: whether its node was made for it.
         is_control: whether its target is the coordinator of transactions.
         is_management: whether it is a link to or from the node for management.
+        is_relayed: whether its target is in a domain.
     """
 
     def __init__(self, session: Session, fields: dict[str, Any]) -> None:
@@ -337,7 +339,7 @@ class Attach:
         self._is_durable = self.is_made = False
         self._offset_name = ""  # under which a stream keeps the offset of the link
         self.kind_name = "source" if self.is_source else "target"
-        self.is_control = self.is_management = False
+        self.is_control = self.is_management = self.is_relayed = False
         self.unsettled: Unsettled | None = None  # what the broker tells, if the link is resumed
 
     # ---- what the client asks for ----
@@ -409,6 +411,21 @@ class Attach:
             else:
                 arguments.append((name, neutral_value(typed)))
         return properties._replace(arguments=TypedMap(tuple(arguments)))
+
+    # ---- domains ----
+
+    def leads_to_domain(self) -> bool:
+        """Whether the address, which no node has, is one in a domain. Raises UnauthorizedError or ConditionError."""
+        session = self.session
+        interlinks = session.connection.interlinks
+        if interlinks is None or interlinks.domain_in(self.address or "", session.vhost) is None:
+            return False
+        session.broker.authorization.check(session, Action.CREATE, ObjectType.LINK, "")
+        if self.is_source:
+            text = "a client can send to a domain, and not receive from it: that takes an incoming link of the broker"
+            raise ConditionError(Condition.NOT_IMPLEMENTED, text)
+        self.is_relayed = True
+        return True
 
     # ---- making nodes ----
 
@@ -655,6 +672,8 @@ class Attach:
         terminus = self.terminus
         if not terminus or self.owned or self.is_management or not self.session.connection.container:
             return 0
+        if self.is_relayed:
+            return 0
         if self.is_source and (self._fields["snd_settle_mode"] == SETTLED or self.is_browsing):
             return 0
         seconds, is_kept = self.timeout, terminus["durable"] == _UNSETTLED_STATE and self._never_expires
@@ -703,6 +722,9 @@ class Attach:
         link.delivery_count = link.first_count = self._fields.get("initial_delivery_count") or 0
         link.owned, link.policy = self.owned, self.policy if self.owned else LINK_DETACH
         link.is_control, link.is_management = self.is_control, self.is_management
+        if self.is_relayed:
+            assert session.connection.interlinks is not None
+            link.relay = session.connection.interlinks.relay(link.address, link, session)
         if not self.is_control and not self.is_management:
             link.settles_first = self._settles_first
             if self.kept_seconds:
@@ -931,6 +953,8 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     if node is None:
         if CREATE in attach.wanted:
             return attach.make_on_demand(attach.node_properties(is_dynamic=False))
+        if attach.leads_to_domain():
+            return None
         raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
     if not attach.is_source or node.kind is NodeKind.QUEUE:
         return None

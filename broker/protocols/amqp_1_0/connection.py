@@ -33,7 +33,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from qstore import __version__
 from qstore.broker.log.logs import log_of
@@ -83,6 +83,9 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies
 
+if TYPE_CHECKING:
+    from qstore.broker.federation.interlinks import Interlinks
+
 _LOG: Final = log_of("Protocol")
 
 MAX_FRAME: Final = 131_072
@@ -123,6 +126,7 @@ class ServerConnection(BrokerConnection):
         declared: transactions declared so far, in all sessions.
         is_emulating: whether clients are told that this is RabbitMQ.
         resumable: the links of all connections that can be resumed.
+        interlinks: the domains to which links can lead; None without a network.
         now: seconds of a monotonic clock.
     """
 
@@ -131,13 +135,13 @@ class ServerConnection(BrokerConnection):
     protocol_header: ClassVar[bytes] = AMQP_HEADER
 
     __slots__ = (
-        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "is_emulating", "max_frame",
-        "now", "publishing", "resumable",
+        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "interlinks", "is_emulating",
+        "max_frame", "now", "publishing", "resumable",
     )  # fmt: skip
 
     def __init__(self, host: Host, shared: Amqp10Connections, peer: Peer) -> None:
         super().__init__(host, shared, peer, traced, b"")
-        self.resumable, self.now = shared.resumable, shared.now
+        self.resumable, self.now, self.interlinks = shared.resumable, shared.now, shared.interlinks
         if self._received_log is not None:  # a protocol header is as a frame: there may be two
             self._received_log = FrameLog(f"RECV {self.peer}", traced, b"")
         broker = shared.broker
@@ -648,7 +652,10 @@ class Amqp10Connections(Connections):
 
     Attributes:
         resumable: the links that can be resumed.
+        interlinks: the domains to which links can lead; None without a network.
     """
+
+    interlinks: Interlinks | None = None
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
         super().__init__(broker, authentication, broker.settings.max_message_bytes + MAX_FRAME)

@@ -64,6 +64,7 @@ from qstore.formats.kernels import write_deliveries
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.federation.relay import Relay
     from qstore.broker.protocols.amqp_1_0.addresses import Node
     from qstore.broker.protocols.amqp_1_0.session import Session
     from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Retired
@@ -128,11 +129,13 @@ class IncomingLink:
         settles_first: whether the broker settles messages: the receiver settles first.
         tracked: tag -> message that is not settled, if the sender settles, or the link can be resumed.
         resumption: for a link that can be resumed; else None.
+        relay: passes its messages on, if its target is in a domain; else None.
     """
 
     __slots__ = (
         "address", "credit", "delivery_count", "ends", "first_count", "handle", "is_control", "is_management",
-        "is_partial", "name", "node", "owned", "policy", "resumption", "session", "settles_first", "state", "tracked",
+        "is_partial", "name", "node", "owned", "policy", "relay", "resumption", "session", "settles_first", "state",
+        "tracked",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
@@ -146,6 +149,28 @@ class IncomingLink:
         self.settles_first = True
         self.tracked: dict[bytes, Tracked] = {}
         self.resumption: Resumption | None = None
+        self.relay: Relay | None = None
+
+    # ---- as a link that is relayed ----
+
+    def relay_has_room(self) -> None:
+        """As `RelayedLink.relay_has_room`."""
+        self.session.look_for_credit(self)
+
+    def relay_settles(self, number: int, outcome: Composite) -> None:
+        """As `RelayedLink.relay_settles`."""
+        self.session.settle_relayed(number, outcome)
+
+    def relay_blocked(self, *, is_blocked: bool) -> None:
+        """As `RelayedLink.relay_blocked`."""
+        if is_blocked:
+            self.session.connection.pause()
+        else:
+            self.session.connection.unpause()
+
+    def relay_failed(self, error: Exception) -> None:
+        """As `RelayedLink.relay_failed`."""
+        self.session.fail_relayed(self, error)
 
     @property
     def is_tracked(self) -> bool:

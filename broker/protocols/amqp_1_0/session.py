@@ -117,6 +117,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.kernels.bodies import Bodies
 
 if TYPE_CHECKING:
+    from qstore.broker.federation.relay import Relay
     from qstore.broker.model.broker import Broker
     from qstore.broker.protocols.amqp_1_0.connection import ServerConnection
 
@@ -433,7 +434,9 @@ class Session:
             self._refuse_link(attach, ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text))
             return
         if isinstance(link, IncomingLink):
-            if self.outstanding_commands < CREDIT:
+            if link.relay is not None:
+                link.relay.start()
+            elif self.outstanding_commands < CREDIT:
                 self._give_credit(link)
             else:
                 self._incoming[link] = None
@@ -546,6 +549,8 @@ class Session:
         else:
             self._incoming.pop(link, None)
             self._forget_tracked(link)
+            if link.relay is not None:
+                link.relay.close()
             if not is_orderly:
                 self.transactions.missed(link.state)
             if link.is_control:
@@ -842,9 +847,16 @@ class Session:
                 values["available"] = min(link.queue.available_count, MASK)
         self._send("flow", **values)
 
-    def _give_credit(self, link: IncomingLink) -> None:
-        link.credit = CREDIT if self.rate is None else min(CREDIT, self.rate.rate)
+    def _give_credit(self, link: IncomingLink) -> bool:
+        """Give a link credit. Returns whether that has sent a flow: a relay may have no more than there is."""
+        credit = CREDIT if self.rate is None else min(CREDIT, self.rate.rate)
+        if link.relay is not None:
+            credit = min(credit, link.relay.room)
+            if credit <= link.credit:
+                return False
+        link.credit = credit
         self._send_flow(link)
+        return True
 
     # ---- messages of the client ----
 
@@ -985,6 +997,9 @@ class Session:
             if link.is_management:
                 do_request(self, link.name, content)
                 return
+            if link.relay is not None:
+                self._pass_on(link.relay, number, content, state)
+                return
             if isinstance(state, Composite) and is_transactional(state):
                 transaction = self.transactions.find(state.fields["txn_id"])
             work = None if transaction is None else transaction.work
@@ -1092,6 +1107,40 @@ class Session:
         self.broker.tick.workers[self] = None
         self.broker.tick.schedule()
 
+    # ---- links that are relayed ----
+
+    def _pass_on(self, relay: Relay, number: int, content: Content, state: object) -> None:
+        """Send a message to a domain. Raises ModelError, Amqp10Error or ConditionError."""
+        if is_transactional(state):
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "a message to a domain cannot be part of a transaction")
+        publishing = self.connection.publishing
+        if publishing.checks_user_ids:
+            publishing.check_user_id(publishing.read(content, self.broker.clock), self.connection.publisher)
+        if self.rate is not None:
+            self.rate.take(1, self.connection)
+        self.ledger.postpone(number)
+        relay.send(number, content)
+
+    def settle_relayed(self, number: int, outcome: Composite) -> None:
+        """A message that was sent to a domain has an outcome."""
+        if self.is_open and outcome.name != ACCEPTED and any(self._presettled.missing(number, number)):
+            self._outcomes[number] = outcome
+        self._message_done(number, None)
+
+    def look_for_credit(self, link: IncomingLink) -> None:
+        """A relay has room: see whether its link gets credit."""
+        if self.is_open and self.links.get(link.handle) is link:
+            self._incoming[link] = None
+            self.broker.tick.workers[self] = None
+            self.broker.tick.schedule()
+
+    def fail_relayed(self, link: IncomingLink, error: Exception) -> None:
+        """A relay has ended: tell the outcomes of its messages, and detach the link."""
+        if self.is_open and self.links.get(link.handle) is link:
+            self._report()
+            self.fail_link(link.handle, error)
+            self.broker.tick.schedule()
+
     def set_outcome(self, number: int, outcome: Composite) -> None:
         """A message that was postponed is done."""
         self._outcomes[number] = outcome
@@ -1138,8 +1187,7 @@ class Session:
             self._incoming_window = WINDOW
         if self._incoming and self.outstanding_commands < CREDIT:
             for link in self._incoming:
-                if link.credit < CREDIT // 2 and len(link.tracked) < CREDIT:
-                    self._give_credit(link)
+                if link.credit < CREDIT // 2 and len(link.tracked) < CREDIT and self._give_credit(link):
                     is_due = False
             self._incoming.clear()
         if is_due:
@@ -1520,6 +1568,8 @@ class Session:
         for each in self.links.values():
             if not isinstance(each, AnswerLink):
                 self.suspend(each)
+            if isinstance(each, IncomingLink) and each.relay is not None:
+                each.relay.close()
         self._told.clear()
         if self._held is not None:
             self._held.drop()

@@ -77,6 +77,7 @@ class Life:
         self.managed: Any = SimpleNamespace(broker=own.broker, interlinks=self.interlinks, sessions=self._sessions)
         asyncio.run(self.interlinks.create_domain(FAR._replace(**domain), ANN))
         self.client = LinksClient(own).open().sender("outbox")
+        own.links_connections.interlinks = self.interlinks  # type: ignore[attr-defined]
 
     def _sessions(self) -> Any:
         for machine in self.own.machines:
@@ -276,7 +277,166 @@ def test_the_simulation_finds_a_planted_bug(planted: type[Carrier], monkeypatch:
     assert any(lost_in(seed) for seed in range(10))
 
 
+# ---- relays ----
+
+
+def relayed(life: Life, node: str = "there@far", **fields: Any) -> LinksClient:
+    """A client whose link 0 leads to the domain."""
+    client = LinksClient(life.own).open(container_id="relayed")
+    (attach,) = client.attach(node, **fields)
+    assert attach.name == "attach"
+    assert attach.fields["target"] is not None
+    life.worlds.run()
+    return client
+
+
+def test_a_relayed_message_is_accepted_when_the_domain_has_it_on_its_disk() -> None:
+    life = Life()
+    client = relayed(life)
+    (flow,) = client.take("flow")
+    assert flow.fields["link_credit"] == 1_000
+    client.publish(b"1", durable=True, subject="s")
+    client.publish(b"2", durable=True)
+    life.worlds.run()
+    assert len(life.far.store.enqueued) == 2
+    assert client.outcomes() == []
+    life.sync()
+    assert client.outcomes() == [(0, 1, "accepted")]
+    entries = list(life.far.broker.default_host.queues["there"].entries())
+    assert [bytes(each.message.whole().content()) for each in entries] == [b"1", b"2"]
+    assert entries[0].message.section_properties()["subject"] == "s"
+    assert life.own.store.enqueued == []
+
+
+def test_a_relayed_link_ends_with_the_one_of_the_client() -> None:
+    life = Life()
+    client = relayed(life)
+    domain = life.interlinks.domains["far"]
+    assert len(domain.relays) == 1
+    assert client.call("detach", handle=0, closed=True).name == "detach"
+    life.worlds.run()
+    assert not domain.relays
+    relayed(life)
+    life.own.links_connections.interlinks = None  # type: ignore[attr-defined]
+    for machine in life.own.machines:
+        if getattr(machine, "container", "") == "relayed":
+            machine.dismantle()
+    life.worlds.run()
+    assert not domain.relays
+    assert not any(getattr(each, "container", "") == "here" and each.sessions for each in life.far.machines)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_relay_that_ends_tells_what_is_in_doubt_and_why(is_killed: bool) -> None:
+    life = Life()
+    client = relayed(life)
+    client.publish(b"1", durable=True)
+    client.publish(b"2", durable=True, settled=True)
+    life.worlds.run()
+    client.take()
+    if is_killed:
+        life.kill_far()
+    else:
+        asyncio.run(life.interlinks.delete_domain("far", ANN))
+    found = client.take()
+    assert [each.name for each in found] == ["disposition", "detach"]
+    state = found[0].fields["state"]
+    assert (state.name, state.fields["delivery_failed"]) == ("modified", True)
+    error = found[1].fields["error"].fields
+    assert error["condition"] == "amqp:internal-error"
+    assert ("connection was lost" if is_killed else "domain was deleted") in error["description"]
+    assert not life.interlinks.domains.get("far", SimpleNamespace(relays={})).relays
+
+
+def test_outcomes_of_the_domain_are_those_of_the_client() -> None:
+    life = Life()
+    make_queue(life.far, "small", arguments=typed_map({"qpid.max_count": 1, "qpid.policy_type": "reject"}))
+    client = relayed(life, "small@far")
+    client.publish(b"1")
+    client.publish(b"2")
+    life.worlds.run()
+    life.sync()
+    assert client.outcomes() == [(0, 0, "accepted"), (1, 1, "rejected")]
+
+
+def test_a_client_has_no_more_credit_than_the_domain_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.broker.protocols.amqp_1_0.session.CREDIT", 4)
+    life = Life()
+    client = relayed(life)
+    (flow,) = client.take("flow")
+    assert flow.fields["link_credit"] == 4
+    for number in range(4):
+        client.publish(b"%d" % number, durable=True)
+    life.worlds.run()
+    assert client.take("flow") == [], "the domain gives none before its disk has them"
+    life.sync()
+    assert client.take("flow")[-1].fields["link_credit"] == 4
+
+
+def test_while_the_domain_takes_nothing_the_client_is_not_read() -> None:
+    life = Life()
+    client = relayed(life)
+    (wire,) = [each for each in life.worlds.wires if each.world is life.far]
+    wire.client.pause_sending()
+    client.publish(b"1")
+    client.sync()
+    assert client.machine.is_paused
+    wire.client.resume_sending()
+    assert not client.machine.is_paused
+    wire.client.pause_sending()
+    client.publish(b"2")
+    client.sync()
+    wire.cut("gone")
+    assert not client.machine.is_paused
+
+
+def test_who_may_not_create_links_is_not_relayed() -> None:
+    life = Life()
+    life.own.broker.authorization.authorizer = AllowNone()
+    found = LinksClient(life.own).open().attach("there@far")
+    assert [each.name for each in found] == ["attach", "detach"]
+    assert found[1].fields["error"].fields["condition"] == "amqp:unauthorized-access"
+    assert not life.interlinks.domains["far"].relays
+
+
+@pytest.mark.parametrize(
+    ("node", "receives", "condition"),
+    [
+        ("there@nowhere", False, "amqp:not-found"), ("@far", False, "amqp:not-found"),
+        ("there@far", True, "amqp:not-implemented"),
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_relayed(node: str, receives: bool, condition: str) -> None:
+    found = LinksClient(Life().own).open().attach(node, receives=receives)
+    assert found[-1].fields["error"].fields["condition"] == condition
+
+
+def test_a_queue_with_such_a_name_comes_first() -> None:
+    life = Life()
+    make_queue(life.own, "there@far")
+    client = LinksClient(life.own).open().sender("there@far")
+    client.publish(b"1")
+    client.sync()
+    assert life.on(life.own, "there@far") == 1
+    assert not life.interlinks.domains["far"].relays
+
+
+def test_relays_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.broker.federation.interlinks.MAX_RELAYS", 1)
+    life = Life()
+    relayed(life)
+    found = LinksClient(life.own).open().attach("there@far")
+    assert found[-1].fields["error"].fields["condition"] == "amqp:resource-limit-exceeded"
+
+
 # ---- making and deleting ----
+
+
+class AllowNone(AllowAll):
+    """Nobody may create links."""
+
+    def allows(self, _caller: Any, action: Any, kind: Any, _name: str, _properties: Any) -> bool:
+        return (action, kind) != (Action.CREATE, ObjectType.LINK)
 
 
 def test_names_are_unique_and_domains_in_use_stay() -> None:
@@ -307,11 +467,6 @@ def test_names_are_unique_and_domains_in_use_stay() -> None:
 def test_who_may_not_create_links_may_not_change_anything() -> None:
     life = Life()
     life.link()
-
-    class AllowNone(AllowAll):
-        def allows(self, _caller: Any, action: Any, kind: Any, _name: str, _properties: Any) -> bool:
-            return (action, kind) != (Action.CREATE, ObjectType.LINK)
-
     life.own.broker.authorization.authorizer = AllowNone()
     interlinks = life.interlinks
     for work in (

@@ -1,0 +1,173 @@
+"""Relays: what a client of AMQP 1.0 sends to `NODE@DOMAIN` goes on to the node in the domain (`interlinks`).
+
+The client attaches a link whose target has such an address, and there is no queue or exchange of that name. The broker
+attaches a link of its own to the domain, for this one alone, and passes the messages on as they are. It stores nothing:
+
+    credit      the client gets as much as the domain has given, `MAX_CREDIT` at most
+    outcome     the client gets the one of the domain, so an accepted message is where it was sent to
+    failure     messages without an outcome get `modified` with delivery-failed, and the client's link is detached with
+                the reason; nothing is tried again
+
+While the domain takes nothing although it has given credit (its socket is full), the client's connection is not read.
+
+A message's user id must be that of the client, as everywhere. The domain's login is that of the domain, whoever the
+client is: to use it takes the permission to create links.
+
+Source: qpidd, Relay.cpp and Session.cpp (the address, the credit).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import uuid4
+
+from qstore.broker.federation.link_peer import LinkSide
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import InternalError
+from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.wording import printable
+
+if TYPE_CHECKING:
+    from qstore.broker.federation.interlinks import Domain, Interlinks
+    from qstore.broker.federation.peer import PeerSide
+    from qstore.broker.model.message import Content, Message
+
+_LOG: Final = log_of("Broker")
+
+MAX_CREDIT: Final = 1_000
+"""Messages that a client may send before the domain has settled others."""
+
+_IN_DOUBT: Final = Composite("modified", {"delivery_failed": True})
+
+
+class RelayedLink(Protocol):
+    """The client's link, as its relay sees it."""
+
+    def relay_has_room(self) -> None:
+        """The client may be given credit."""
+
+    def relay_settles(self, number: int, outcome: Composite) -> None:
+        """The message with that number has an outcome."""
+
+    def relay_blocked(self, *, is_blocked: bool) -> None:
+        """Do not read from the client, or read again."""
+
+    def relay_failed(self, error: Exception) -> None:
+        """The relay has ended; all its messages have outcomes."""
+
+
+class Relay:
+    """The way of one client's link to a domain. It is the owner of a side.
+
+    Args:
+        interlinks: all domains.
+        domain: the domain.
+        node: the address there.
+        link: the client's link.
+        user: the client's user, for the log.
+    """
+
+    def __init__(self, interlinks: Interlinks, domain: Domain, node: str, link: RelayedLink, user: str) -> None:
+        self._interlinks, self._domain, self._node, self._link = interlinks, domain, node, link
+        self._numbers: deque[int] = deque()  # the client's, of messages without an outcome, as they were sent
+        self._first = 1  # the number at the side of the first of them
+        self._outcomes: dict[int, Composite] = {}  # number at the side -> outcome, of those that are not the first
+        self._is_over = self._is_blocked = self._is_attached = False
+        shovels, name = interlinks.shovels, f"{node}@{domain.settings.name}"
+        broker = shovels.broker
+        self._title = f'Relay of {user or "a client"} to "{printable(name)}"'
+        self._side = LinkSide(
+            self, broker, shovels.network, domain.uris, user, name, container=broker.federation_tag,
+            link=f"{name}-{uuid4()}",
+        )  # fmt: skip
+        domain.relays[self] = None
+
+    def start(self) -> None:
+        """Begin to connect: the client's link is attached."""
+        _LOG.info("%s begins", self._title)
+        self._side.connect()
+
+    @property
+    def room(self) -> int:
+        """How many messages the client may send now."""
+        if self._is_over or not self._is_attached or self._side.is_full:
+            return 0
+        return min(self._side.channel.credit, MAX_CREDIT)
+
+    def send(self, number: int, content: Content) -> None:
+        """Pass a message on; a relay that has ended gives it an outcome at once."""
+        if self._is_over:
+            self._link.relay_settles(number, _IN_DOUBT)
+            return
+        is_full = self._side.is_full
+        self._numbers.append(number)
+        self._side.channel.publish(b"", b"", content)
+        if is_full and not self._is_blocked:
+            self._is_blocked = True
+            self._link.relay_blocked(is_blocked=True)
+
+    def close(self) -> None:
+        """The client's link has ended."""
+        if not self._is_over:
+            self._end()
+            self._side.close()
+            _LOG.info("%s has ended", self._title)
+
+    def fail(self, reason: str) -> None:
+        """End it, and detach the client's link."""
+        if self._is_over:
+            return
+        self._end()
+        self._side.close()
+        _LOG.info("%s has failed: %s", self._title, printable(reason))
+        for number in self._numbers:
+            self._link.relay_settles(number, _IN_DOUBT)
+        self._numbers.clear()
+        self._link.relay_failed(InternalError(f"the link to the domain has ended: {reason}"))
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._domain.relays.pop(self, None)
+        if self._is_blocked:
+            self._is_blocked = False
+            self._link.relay_blocked(is_blocked=False)
+
+    # ---- its side ----
+
+    def side_open(self, side: PeerSide) -> None:  # noqa: ARG002 – there is one
+        """As `SideEvents.side_open`."""
+        self._side.channel.attach_target(self._node, confirms=True, done=self._attached)
+
+    def _attached(self) -> None:
+        self._is_attached = True
+        self.on_room()
+
+    def side_failed(self, side: PeerSide, reason: str) -> None:
+        """As `SideEvents.side_failed`."""
+        self.fail(f"{side.uri.shown}: {reason}")
+
+    def side_changed(self, side: PeerSide) -> None:
+        """As `SideEvents.side_changed`."""
+        if side.is_full:
+            return
+        if self._is_blocked:
+            self._is_blocked = False
+            self._link.relay_blocked(is_blocked=False)
+        self.on_room()
+
+    def on_room(self) -> None:
+        """As `MessageOwner.on_room`."""
+        if self.room:
+            self._link.relay_has_room()
+
+    def on_message(self, tag: int, message: Message) -> None:
+        """As `MessageOwner.on_message`: the link only sends."""
+
+    def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:  # noqa: ARG002 – the outcome has it
+        """As `MessageOwner.on_confirmed`: the client gets the outcomes, in the order of its messages."""
+        state = self._side.channel.outcome or Composite("released", {})
+        self._outcomes.update(dict.fromkeys(range(first, last + 1), state))
+        while self._first in self._outcomes:
+            self._link.relay_settles(self._numbers.popleft(), self._outcomes.pop(self._first))
+            self._first += 1
