@@ -16,6 +16,9 @@ its id in version 1. The broker's requests go to the agent's key on `qpid.manage
 The agent cannot see on whose behalf it is asked. So the broker asks for it whether the user may query (lookup 9 of the
 access rules), may call the method (lookup 8), and may publish to the agent's key.
 
+Agents of AM1, the form of Qpid M3, are located, queried and called likewise, in their form. An object of theirs is
+found among those of its class. What they publish unasked reaches consoles of AM1 only: its keys do not name the agent.
+
 Limits: requests under way, the time and the bytes of an answer, the elements of a class. All of it is done in time
 slices. An answer about one object has that object, or none, whatever the agent sends.
 
@@ -101,6 +104,10 @@ _ACCESS: Final = {1: "RC", 2: "RW", 3: "RO"}
 _MAX_ELEMENTS: Final = 500
 """Properties, statistics, methods and arguments of a class: to read a schema takes some milliseconds."""
 _MAX_NAMES: Final = 16  # in the map of an element
+_IS_AM1: Final = " am1"
+"""The key of an element that an agent of AM1 has described: no schema has a name that begins with a space."""
+_DIRECTIONS: Final = {1: "I", 2: "O", 3: "IO"}
+"""Of arguments in AM1, where they are numbers."""
 
 
 class _Class(NamedTuple):
@@ -151,14 +158,11 @@ class Proxies:
         if not name.startswith(f"{_VENDOR}:") or not bank.isdecimal() or len(bank) > _MAX_DIGITS:
             return None
         agent = self._agents.of_bank(int(bank))
-        return agent if agent is not None and agent.dialect is Dialect.AM2 and name_of(agent) == name else None
-
-    def _all(self) -> Iterator[RemoteAgent]:
-        return (each for each in self._agents if each.dialect is Dialect.AM2)
+        return agent if agent is not None and name_of(agent) == name else None
 
     def attributes(self) -> Iterator[dict[str, Any]]:
         """What consoles learn of each agent."""
-        return map(self._attributes, self._all())
+        return map(self._attributes, self._agents)
 
     def _attributes(self, agent: RemoteAgent) -> dict[str, Any]:
         name = name_of(agent)
@@ -176,7 +180,7 @@ class Proxies:
 
     async def publish_heartbeats(self) -> None:
         """Publish a heartbeat of each agent, if a queue is bound for it."""
-        for agent in self._all():
+        for agent in self._agents:
             if self._managed.slices.is_over:
                 await self._managed.slices.next()
             key = f"agent.ind.heartbeat.{name_of(agent).replace(':', '.')}"
@@ -192,8 +196,8 @@ class Proxies:
     def received(self, caller: Caller, body: bytes) -> None:
         """A message with answers. Those to nobody's request, and from others than the agent, are ignored."""
         try:
-            sequence = decode_message(body).sequence
-        except QmfError:
+            sequence = decode_message(body, dialect=Dialect(body[:3])).sequence
+        except (QmfError, ValueError):
             return
         pending = self._pending.get(sequence)
         if pending is not None and pending.peer == caller.remote_host and pending.bytes <= MAX_ANSWER_BYTES:
@@ -260,7 +264,7 @@ class Proxies:
             found = self._agents.find(key, Dialect.AM2)
             if found is None or found.bank != agent.agent_bank:
                 raise _unreadable("it has not described the class of what it has published")
-            of, is_event = _class(found.kind, found.schema or b""), message.opcode == "e"
+            of, is_event = _class_of(found), message.opcode == "e"
             if is_event is not (found.kind == EVENT):
                 raise _unreadable("it has published an event as an object, or the reverse")
             values, at = _values(of, body, message.end, "" if is_event else message.opcode)
@@ -312,7 +316,10 @@ class Proxies:
             queries = [{"_class": key[1], "_package": key[0]} for key, each in classes if each.kind == TABLE]
         else:
             wanted = _object_of(query.object_name)
-            queries = [] if wanted is None else [{"_objectid": str(wanted)}]
+            package, _, class_name = query.object_name.rpartition(":")[0].partition(":")
+            by_class = {"_class": class_name, "_package": package}
+            asked_for = {"_objectid": str(wanted)} if agent.dialect is Dialect.AM2 else by_class
+            queries = [] if wanted is None else [asked_for]
         name = name_of(agent)
         answer = self._codec.answer(request, "_data" if query.is_whole else "_object_id", name)
         for each in queries:
@@ -337,7 +344,7 @@ class Proxies:
             if self._managed.slices.is_over:
                 await self._managed.slices.next()
             if query.is_whole:
-                of = _class(each.kind, each.schema or b"")
+                of = _class_of(each)
                 answer.add(_schema_map(key, each.kind, of), of.size)
             else:
                 answer.add(_schema_id(key, each.kind))
@@ -353,7 +360,7 @@ class Proxies:
                 while at < len(body):
                     if self._managed.slices.is_over:
                         await self._managed.slices.next()
-                    message = _decoded(body, at)
+                    message = _decoded(body, at, agent.dialect)
                     if message.opcode == "z":
                         if message.fields["status"]:
                             raise InternalError(f"the agent has refused it: {printable(message.fields['text'])}")
@@ -361,10 +368,10 @@ class Proxies:
                     if message.opcode != "g":
                         raise _unreadable(f"it has answered a query with {message.opcode}")
                     key = message.fields["package"], message.fields["class"], message.fields["hash"]
-                    found = self._agents.find(key, Dialect.AM2)
+                    found = self._agents.find(key, agent.dialect)
                     if found is None:
                         raise _unreadable("it has not described the class of an object")
-                    values, at = _values(_class(found.kind, found.schema or b""), body, message.end)
+                    values, at = _values(_class_of(found), body, message.end)
                     yield key, message, values
 
     async def _call(self, agent: RemoteAgent, asked: TypedMap, request: Request) -> None:
@@ -382,15 +389,16 @@ class Proxies:
         except UnauthorizedError as error:
             raise ForbiddenError(str(error)) from None
         key = keys[0]
-        described = self._agents.find(key, Dialect.AM2)
-        methods = _class(TABLE, b"" if described is None else described.schema or b"").methods
+        described = self._agents.find(key, agent.dialect)
+        methods = () if described is None else _class_of(described).methods
         arguments = next((each for found, each in methods if found.get("name") == method), None)
         if arguments is None:
             raise UnknownMethodError(f"class {printable(class_name)} has no method {printable(method)}")
         rest = _encoded(arguments, Arguments(given))
-        async with aclosing(self._ask(agent, "M", wanted, *key, method, rest=rest, caller=caller)) as bodies:
+        names = (*key, method) if agent.dialect is Dialect.AM2 else (method,)
+        async with aclosing(self._ask(agent, "M", wanted, *names, rest=rest, caller=caller)) as bodies:
             body = await anext(bodies)
-        message = _decoded(body, 0)
+        message = _decoded(body, 0, agent.dialect)
         if message.opcode != "m":
             raise _unreadable(f"it has answered a call with {message.opcode}")
         status, at = message.fields["status"], message.end
@@ -416,7 +424,7 @@ class Proxies:
         sequence, pending = self._sequence, _Pending(agent.peer)
         self._pending[sequence] = pending
         try:
-            content = encode_message(opcode, sequence, *values, rest=rest)
+            content = encode_message(opcode, sequence, *values, rest=rest, dialect=agent.dialect)
             reply_to = ReplyAddress(VERSION_1, REPLY_KEY)
             self._outbox.send(NewMessage(key, EMPTY_MAP, content=content, exchange=VERSION_1, reply_to=reply_to))
             while True:
@@ -483,12 +491,18 @@ def _limited(elements: int) -> int:
     return elements
 
 
+def _class_of(found: RemoteClass) -> _Class:
+    """A class that an agent has described. Raises ModelError: it cannot be read."""
+    return _class(found.kind, found.schema or b"", found.dialect)
+
+
 @lru_cache(maxsize=64)
-def _class(kind: int, schema: bytes) -> _Class:
+def _class(kind: int, schema: bytes, dialect: Dialect = Dialect.AM2) -> _Class:
     """Read a schema. Raises ModelError: it cannot be read."""
+    is_am1 = dialect is Dialect.AM1
     try:
         counts, at = [], 0
-        for _ in range(1 if kind == EVENT else 3):
+        for _ in range(1 if kind == EVENT else 4 if is_am1 else 3):
             count, at = decode("uint16", schema, at)
             counts.append(count)
         elements = _limited(sum(counts))
@@ -496,7 +510,7 @@ def _class(kind: int, schema: bytes) -> _Class:
         for count in counts[:2]:
             found = []
             for _ in range(count):
-                element, at = _map(schema, at)
+                element, at = _map(schema, at, is_am1=is_am1)
                 found.append(element)
             parts.append(found)
         methods = []
@@ -508,7 +522,7 @@ def _class(kind: int, schema: bytes) -> _Class:
                 raise _unreadable("a method has no number of arguments")
             elements = _limited(elements + size)
             for _ in range(size):
-                argument, at = _map(schema, at)
+                argument, at = _map(schema, at, is_am1=is_am1)
                 arguments.append(argument)
             methods.append((element, tuple(arguments)))
     except QmfError as error:
@@ -516,11 +530,15 @@ def _class(kind: int, schema: bytes) -> _Class:
     return _Class(tuple(parts[0]), tuple(parts[1]) if len(parts) > 1 else (), tuple(methods))
 
 
-def _map(schema: bytes, at: int) -> tuple[dict[str, Any], int]:
+def _map(schema: bytes, at: int, *, is_am1: bool = False) -> tuple[dict[str, Any], int]:
     if decode("uint32", schema, at + 4)[0] > _MAX_NAMES:
         raise _unreadable("an element of a schema has too many names")
     value, end = decode("map", schema, at)
-    return {name: each.value for name, each in value.entries}, end
+    found = {name: each.value for name, each in value.entries}
+    if is_am1:
+        found[_IS_AM1] = True
+        found["dir"] = _DIRECTIONS.get(found.get("dir", 0), "")
+    return found, end
 
 
 def _kind(element: Mapping[str, Any]) -> str:
@@ -529,6 +547,12 @@ def _kind(element: Mapping[str, Any]) -> str:
     if found is None:
         raise _unreadable("a schema has a type that is unknown")
     return found.name
+
+
+def _wire(element: Mapping[str, Any]) -> str:
+    """The type of an element's values on the wire. Raises ModelError, likewise."""
+    kind = _kind(element)
+    return "objId64" if kind == "objId" and _IS_AM1 in element else kind
 
 
 def _schema_id(key: ClassKey, kind: int) -> dict[str, Any]:
@@ -568,9 +592,9 @@ def _element(of: Mapping[str, Any]) -> dict[str, Any]:
 # ---- values ----
 
 
-def _decoded(body: bytes, at: int) -> Message:
+def _decoded(body: bytes, at: int, dialect: Dialect = Dialect.AM2) -> Message:
     try:
-        return decode_message(body, at)
+        return decode_message(body, at, dialect)
     except QmfError as error:
         raise _unreadable(error.what) from None
 
@@ -579,7 +603,7 @@ def _decoded_value(element: Mapping[str, Any], body: bytes, at: int) -> tuple[Ty
     """A value, as version 2 carries it, and where it ends. Raises ModelError."""
     kind = _kind(element)
     try:
-        value, end = decode(kind, body, at)
+        value, end = decode(_wire(element), body, at)
         return _carried(kind, value), end
     except QmfError as error:
         raise _unreadable(error.what) from None
@@ -628,7 +652,7 @@ def _encoded(arguments: tuple[dict[str, Any], ...], given: Arguments) -> bytes:
         if kind in ("sstr", "lstr"):
             value = given.text(name)
         try:
-            parts.append(encode(kind, value))
+            parts.append(encode(_wire(each), value))
         except QmfError as error:
             raise InvalidArgumentError(f"the argument {printable(name)}: {error.what}") from None
     return b"".join(parts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -30,10 +32,11 @@ from qstore.formats.qmf.v1 import (
     encode,
     encode_message,
 )
-from qstore.formats.values import typed_map
+from qstore.formats.values import TYPES, TypedValue, typed_map
 from tests.broker.test_qmf1 import Reply, bodies, later, listen
 from tests.broker.wired_broker import Wired, play_with_console
-from tests.support.management_console import Console
+from tests.support.management_console import Console, take
+from tests.support.management_console import Reply as ManagementReply
 
 _AGENT = Publisher("192.0.2.9:9")
 _HASH = bytes(range(16))
@@ -43,6 +46,10 @@ AM1 = Dialect.AM1
 def message(opcode: str, sequence: int, content: bytes = b"") -> bytes:
     """A message as the document draws it."""
     return b"AM1" + opcode.encode() + struct.pack(">I", sequence) + content
+
+
+def small(value: int) -> TypedValue:
+    return TypedValue(TYPES["uint8"], value)
 
 
 def text(value: str) -> bytes:
@@ -254,7 +261,7 @@ def test_a_new_console_gets_all_schemas_and_heartbeats() -> None:
 # ---- agents of others ----
 
 
-async def announce(stage: Wired, console: Console) -> Queue:
+async def announce(stage: Wired, console: Console, schema: bytes = bytes(8)) -> Queue:
     """An agent attaches itself and describes a class. Returns the queue of its requests."""
     console.send(None, message("A", 1, text("sensors") + bytes(16) + bytes(4)), exchange=VERSION_1, publisher=_AGENT)
     await console.settle()
@@ -264,7 +271,7 @@ async def announce(stage: Wired, console: Console) -> Queue:
     key = text("com.example") + text("sensor") + _HASH
     (wanted,) = await ask(console, message("q", 2, key), publisher=_AGENT)
     assert (wanted.opcode, wanted.fields["class"]) == ("S", "sensor")
-    await ask(console, message("s", wanted.sequence, key + bytes(8)), publisher=_AGENT)
+    await ask(console, message("s", wanted.sequence, key + schema), publisher=_AGENT)
     return agent
 
 
@@ -291,6 +298,85 @@ def test_consoles_of_the_other_form_do_not_see_these_classes() -> None:
         console.send(None, encode_message("S", 1, "com.example", "sensor", _HASH), exchange=VERSION_1)
         await console.settle()
         assert [decode_message(each).opcode for each in bodies(console.replies)] == ["z", "z"]
+
+    play_with_console(scene)
+
+
+_NAME = f"qmf1:sensors:{UUID(int=0)}-10"
+_ATTIC = ObjectId(0, 1, 1, 10, 7)
+_SENSOR = (
+    struct.pack(">HHHH", 2, 1, 1, 0)
+    + encode_map(typed_map({"name": "name", "type": small(6), "access": small(1), "index": small(1)}))
+    + encode_map(typed_map({"name": "parent", "type": small(10), "access": small(3)}))
+    + encode_map(typed_map({"name": "celsius", "type": small(13), "unit": "degree"}))
+    + encode_map(typed_map({"name": "calibrate", "argCount": small(2)}))
+    + encode_map(typed_map({"name": "by", "type": small(13), "dir": small(1)}))
+    + encode_map(typed_map({"name": "celsius", "type": small(13), "dir": small(2)}))
+)
+
+
+def attic(sequence: int, number: int = 7) -> bytes:
+    rest = encode("sstr", f"n{number}") + encode("objId64", _ATTIC) + encode("double", 20.5)
+    fields = "com.example", "sensor", _HASH, 3, 1, 0, _ATTIC._replace(number=number)
+    return encode_message("g", sequence, *fields, rest=rest, dialect=AM1)
+
+
+def test_agents_answer_consoles_of_version_2() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        agent = await announce(stage, console, _SENSOR)
+
+        async def do(opcode: str, content: Any, answers: Callable[[Any], list[bytes]]) -> list[ManagementReply]:
+            console.send(opcode, content, key=_NAME)
+            for _ in range(2000):
+                await asyncio.sleep(0)
+                for body in bodies(agent):
+                    for each in answers(decode_message(body, dialect=AM1)):
+                        console.send(
+                            None, each, exchange=VERSION_1, key="broker.replies", publisher=_AGENT, reply_to=None
+                        )
+                if not console.is_busy:
+                    break
+            await console.settle()
+            return take(console.replies)
+
+        (located,) = await do("_agent_locate_request", {}, lambda _: [])
+        assert located.values["_name"] == _NAME
+        schemas = {"_what": "SCHEMA"}
+        (described,) = await do("_query_request", schemas, lambda _: [])
+        (of,) = described.content
+        assert [each["_name"] for each in of["_properties"]] == ["name", "parent", "celsius"]
+        assert [each.get("_dir") for each in of["_methods"][0]["_arguments"]] == ["I", "O"]
+        name, asked = f"com.example:sensor:{_ATTIC}", list[Any]()
+
+        def found(request: Any) -> list[bytes]:
+            asked.append({key: each.value for key, each in request.fields["query"].entries})
+            end = encode_message("z", request.sequence, 0, "OK", dialect=AM1)
+            return [attic(request.sequence), attic(request.sequence, 8), end]
+
+        for query, count in (
+            ({"_schema_id": {"_class_name": "sensor"}}, 2),
+            ({"_object_id": {"_object_name": name}}, 1),
+        ):
+            (reply,) = await do("_query_request", {"_what": "OBJECT", **query}, found)
+            assert len(reply.content) == count
+            assert asked.pop() == {"_class": "sensor", "_package": "com.example"}
+            (first, *_) = reply.content
+            assert first["_object_id"] == {"_object_name": name, "_agent_name": _NAME}
+            assert first["_values"] == {"name": "n7", "parent": {"_object_name": str(_ATTIC)}, "celsius": 20.5}
+
+        def called(request: Any) -> list[bytes]:
+            asked.append((request.fields["object"], request.fields["method"]))
+            return [encode_message("m", request.sequence, 0, "OK", rest=encode("double", 22.0), dialect=AM1)]
+
+        call = {"_object_id": {"_object_name": name}, "_method_name": "calibrate", "_arguments": {"by": 1.5}}
+        (reply,) = await do("_method_request", call, called)
+        assert asked == [(_ATTIC, "calibrate")]
+        assert reply.content["_arguments"] == {"celsius": 22.0}
+        refused = encode_message("m", 0, 4, "too much", dialect=AM1)
+        (reply,) = await do(
+            "_method_request", call, lambda request: [refused[:4] + struct.pack(">I", request.sequence) + refused[8:]]
+        )
+        assert reply.values["error_text"] == "too much"
 
     play_with_console(scene)
 

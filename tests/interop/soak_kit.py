@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-t", "--test", default="*", help="pattern of the names of cases, such as 'TQ*'")
     parser.add_argument("-c", "--consumers", type=numbers, help="numbers of consumers instead of a case's own")
     parser.add_argument("-s", "--sizes", type=numbers, help="sizes of messages likewise")
-    parser.add_argument("-n", "--messages", type=int, help="messages of a run likewise")
+    parser.add_argument("-n", "--messages", type=int, help="most messages of a run")
     parser.add_argument("-r", "--repeat", type=int, default=1, help="how often each case is run")
     parser.add_argument("-d", "--duration", type=float, help="seconds of the cases that have a duration")
     given = parser.parse_args(arguments)
@@ -217,7 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.writeheader()
     failed = 0
     for case in chosen * given.repeat:
-        changes = {"consumers": given.consumers, "sizes": given.sizes, "messages": given.messages}
+        messages = None if given.messages is None else min(given.messages, case.messages)
+        changes = {"consumers": given.consumers, "sizes": given.sizes, "messages": messages}
         changes["seconds"] = given.duration if case.seconds else None
         case = replace(case, **{name: value for name, value in changes.items() if value is not None})
         try:
