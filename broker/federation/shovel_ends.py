@@ -259,7 +259,7 @@ class LinkDestination(Destination):
         definition = self._definition
         if isinstance(message, SectionMessage) and not (definition.changes_sections or forwarded):
             return Encoded(b"", message.header, message.body)
-        own = native.delivered_header(is_redelivered=False, returns=0, now=now)
+        own = native.delivered_header(was_acquired=False, returns=0, now=now)
         header = own[: len(own) - (len(native.header) - native.sections.header[1])]
         sections = native.sections
         added, annotated = forwarded.entries, definition.annotations.entries

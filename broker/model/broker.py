@@ -357,6 +357,10 @@ class Broker:
             for queue in self.all_queues()
             if queue.journal is not None and (rids := queue.delivered_rids())
         }
+        for queue in self.all_queues():
+            if queue.journal is not None:
+                for rid, count in queue.last_returns():
+                    self.store.returned(queue.journal, rid, count)
         try:
             return self.store.close(delivered)
         finally:

@@ -170,6 +170,7 @@ class Recovery:
         held = _Held()
         if not self._recover_index(found, queue, held):
             self._recover_messages(found, queue, held)
+        queue.recover_returns(self._store.returns(found))
         journal = found.journal
         self._emit(
             JournalRecovered(

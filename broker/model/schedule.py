@@ -288,7 +288,7 @@ class Schedule:
         if not tries:
             _LOG.info('Virtual host "%s": a scheduled message is tried again: %s', self._host, error)
         self._tries[entry] = tries + 1
-        queue.release(entry, is_redelivered=False)
+        queue.release(entry, is_redelivered=False, was_delivered=False)
         at = self._monotonic() + min(2.0 ** min(tries, _MAX_DOUBLINGS), _MAX_RETRY)
         heappush(self._again, (at, entry.position, entry))
         self._start_timer()

@@ -306,6 +306,12 @@ class Store(Protocol):
     def index(self, queue: QueueHandle, /) -> Iterator[IndexPortion] | None:
         """The places of a recovered queue's messages, in order; None if they are few, so that `messages` reads them."""
 
+    def returns(self, queue: QueueHandle, /) -> Mapping[int, int]:
+        """Record ids of messages of a recovered queue that are known to have returned to it, and how often."""
+
+    def returned(self, journal: JournalHandle, rid: int, count: int | None, /) -> None:
+        """Note how often a message has returned to its queue, for the next start; None: it is gone. Nothing waits."""
+
     def end_recovery(self) -> None:
         """End the reading of stored messages; `recovered_queues` is empty from now on."""
 

@@ -60,6 +60,7 @@ from qstore.store.live.growth import Expansion, HeldDirectories
 from qstore.store.live.journal_stock import JournalStock
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.reading import Alike, Decode, Decoded, Read, RunsRead, read_messages, read_runs, will_read
+from qstore.store.live.returns import Returns
 from qstore.store.live.snapshot import Shared, SharedSnapshots, Snapshots, Taken
 from qstore.store.live.topology_changes import Changes
 from qstore.store.live.transactions import Transactions
@@ -274,6 +275,10 @@ class MessageStore:
         if started.has_replaced:
             remove_close_record(self._environment.disk, self.directory)
         remove_delivered(self._environment.disk, self.directory)
+        self._returns = Returns(
+            self._environment.disk, self.directory, self.store_id, self.journals, self._background, self._log
+        )
+        self._returns.read()
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
         disk, log = self._environment.disk, self._log
@@ -350,6 +355,17 @@ class MessageStore:
     def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
         """The places of a recovered queue's messages, in order; None if they are few, so that `messages` reads them."""
         return queue.index(lambda rids: self._delivered.among(queue.queue_id, rids), self._log)
+
+    def returns(self, queue: StartedQueue) -> Mapping[int, int]:
+        """Record ids of a recovered queue's messages that are known to have returned to it, and how often."""
+        return self._returns.of(queue.queue_id)
+
+    def returned(self, journal: QueueJournal, rid: int, count: int | None) -> None:
+        """Note how often a message has returned to its queue, None if it has left that.
+
+        It is written soon, and synced when the store is closed.
+        """
+        self._returns.note(journal.queue_id, rid, count)
 
     def delivered(self, queue: StartedQueue) -> Iterator[int]:
         """Record ids of a recovered queue's messages that may have been delivered before; reads no messages."""
@@ -534,12 +550,14 @@ class MessageStore:
                 self._finish()
                 return False
             self._snapshots.close()
+            self._returns.will_close()
             self._expansion.will_close()
             self._stock.will_close()
             self._finish()
             is_clean = self._seal()
             if is_clean:
                 self._indexes.record()
+                self._returns.close()
                 write_delivered(self.directory, self.store_id, delivered_runs(delivered or {}, self.journals))
                 journals = (self.prepared_list, *self.journals.values())
                 write_close_record(self.directory, self.store_id, map(closed_journal, journals))

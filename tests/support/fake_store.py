@@ -112,6 +112,7 @@ class FakeStore:
         may_block: of each `drained`, whether it may wait for the disk.
         reads: what is being read, oldest first: `reads.pop(0)()` completes it; with `is_immediate` nothing ever is.
         closed_with: what `close` was told.
+        counted: record id -> how often that message has returned, as it was noted.
         portions: how many messages each portion of a large transaction adds and removes.
         holds_portions: whether the next portion waits until the one before is on the disk.
         aborted: how many large transactions were aborted.
@@ -135,6 +136,7 @@ class FakeStore:
         self.portions: list[tuple[int, int]] = []
         self.holds_portions = False
         self.closed_with: dict[int, list[int]] | None = None
+        self.counted: dict[int, int] = {}
         self._next_rid = 1
         self._queues = 0
 
@@ -382,6 +384,12 @@ class FakeStore:
                 journal.synced.update(synced)
                 journal.unsynced_rids = [rid for rid in journal.unsynced_rids if rid not in journal.synced]
         done(error)
+
+    def returned(self, _journal: FakeJournal, rid: int, count: int | None) -> None:
+        if count is None:
+            self.counted.pop(rid, None)
+        else:
+            self.counted[rid] = count
 
     def on_refusal(self, refused: Refused) -> None:
         self.refused = refused

@@ -206,7 +206,7 @@ async def _move_all(
                         authorization.check_publish(rerouter, exchange.name, each.routing_key)
                 router.move(queue, entry, exchange, done, message)
             except ModelError as error:
-                queue.release(entry, is_redelivered=False)
+                queue.release(entry, is_redelivered=False, was_delivered=False)
                 waiting.cancel_one()
                 failures.append(error.with_traceback(None))
                 break

@@ -20,8 +20,13 @@ The life of a message; the sections of the class have the same order:
               message that is not stored may be delivered at once; with `deliver_before_sync` all but those of
               transactions
     deliver   at the end of the tick `dispatch` offers it to ready consumers; for the one that takes it, it is ACQUIRED
-    settle    the consumer accepts it (`dequeue`), or releases it: then it is AVAILABLE again at its position
+    settle    the consumer accepts it (`dequeue`), or releases it: then it returns to its position, AVAILABLE again
     remove    the entry is unlinked, and is GONE; likewise when it expires, is purged or displaced
+
+**Returns** are counted as long as a message is on the queue, also over restarts. The first one is only a mark
+(`is_redelivered`), unless the queue has a limit of deliveries; further ones are in `returns`, and noted in the store. A
+message that was released without having failed is there with 0. After a crash all messages have the mark, because any
+of them may have been delivered; the count is what is known, and a limit goes by that.
 
 Enqueueing a message does not deliver it: the queue is marked as ready, and the tick calls `dispatch` when it has
 processed all its input.
@@ -32,6 +37,7 @@ from __future__ import annotations
 import contextlib
 import time
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -96,6 +102,9 @@ MAX_FREED: Final = 2000
 MAX_SHARED: Final = 64
 """Messages of a run that one of several ready consumers gets before the next one has its turn."""
 
+MAX_COUNTED: Final = 1 << 18
+"""Messages of a queue without a limit of deliveries whose returns are counted one by one: some 25 MB."""
+
 MAX_EXCEEDED: Final = 100
 """Messages that leave in one turn because they have returned too often: some milliseconds if they move elsewhere."""
 
@@ -148,7 +157,9 @@ class Queue:
         dead_letter: where its dead messages go; None if they are dropped.
         redirect_peer, is_redirect_source: the queue that gets the messages for this one, None if they are put on it;
             and whether it is the source of this redirection (`topology.redirection`).
-        delivery_limit: how often a message may return; -1 for no limit, None if that is not counted.
+        delivery_limit: how often a message may return; -1 for no limit. None for no limit, and consumers of AMQP 0-9-1
+            and 0-10 are not told how often it has.
+        returns: position -> how often the message there has returned, as above.
         policy: what policies give it in addition to its arguments.
         is_early: whether a message is delivered before its record is on the disk.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
@@ -156,14 +167,14 @@ class Queue:
     """
 
     __slots__ = (
-        "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_exceeded", "_returns", "_tick",
+        "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_exceeded", "_tick",
         "_unsynced", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "binding_count", "bound_to",
         "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
         "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
         "expires_seconds", "expiries", "host", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
         "is_private", "is_redirect_source", "is_single_active", "journal", "keepers", "limit", "marks", "max_consumers",
         "message_ttl", "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer",
-        "residency", "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
+        "residency", "returns", "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +238,7 @@ class Queue:
         self.deletion: Deletion | None = None
         self.policy = NO_POLICY
         self.delivery_limit: int | None = None
-        self._returns: dict[int, int] = {}  # position -> how often the message has returned, if that is counted
+        self.returns: dict[int, int] = {}
         self._exceeded: list[Entry] = []  # acquired, and returned too often
         for each in displacements:
             if isinstance(each, LastValues):
@@ -631,7 +642,9 @@ class Queue:
         most = min(run.count, limit - run.position)
         if len(waiting) > 1:
             most = min(most // len(waiting), MAX_SHARED)
-        if most < MIN_RUN or (run.is_redelivered and self._returns):  # these have a number of returns each
+        if self.returns:  # those have a number each
+            most = self._uncounted(run.position, most)
+        if most < MIN_RUN:
             return False
         taker = waiting[0]
         most = min(most, taker.room_for(run.run))
@@ -646,6 +659,13 @@ class Queue:
             elif len(waiting) > 1:
                 waiting.rotate(-1)
         return True
+
+    def _uncounted(self, position: int, most: int) -> int:
+        """How many messages from a position on, at most `most`, are not in `returns`."""
+        returns = self.returns
+        if len(returns) < most:
+            return min([each - position for each in returns if each >= position], default=most)
+        return next((number for number in range(most) if position + number in returns), most)
 
     def _offer_others(self, limit: int, awaits: Callable[[Entry], bool] | None) -> bool:
         """Deliver messages that are not simply the next one. Returns whether later ones can be delivered then."""
@@ -749,12 +769,21 @@ class Queue:
         if message.is_persistent is not self.durable:
             self.counters.atypical_enqueue(changed.size - message.size, 0)
 
-    def release(self, entry: Entry, *, is_redelivered: bool) -> None:
-        """Make an acquired message available again, at its position."""
-        if entry.state != ACQUIRED or (
-            is_redelivered and self.delivery_limit is not None and self._has_returned_too_often(entry)
-        ):
+    def release(self, entry: Entry, *, is_redelivered: bool, was_delivered: bool = True) -> None:
+        """Make an acquired message available again, at its position.
+
+        Args:
+            entry: the message.
+            is_redelivered: whether it counts as delivered before.
+            was_delivered: whether a consumer has had it.
+        """
+        if entry.state != ACQUIRED:
             return
+        if is_redelivered:
+            if self._has_returned_too_often(entry):
+                return
+        elif was_delivered and not entry.is_redelivered and len(self.returns) < MAX_COUNTED:
+            self.returns.setdefault(entry.position, 0)
         entry.state = AVAILABLE
         self.counters.releases += 1
         entry.is_redelivered = entry.is_redelivered or is_redelivered
@@ -764,10 +793,15 @@ class Queue:
 
     def _has_returned_too_often(self, entry: Entry) -> bool:
         """Count the return of a message. One beyond the limit stays acquired, and leaves the queue in a later turn."""
-        assert self.delivery_limit is not None
-        count = self._returns.get(entry.position, 0) + 1
-        if not 0 <= self.delivery_limit < count:
-            self._returns[entry.position] = count
+        limit = -1 if self.delivery_limit is None else self.delivery_limit
+        count = self._next_return(entry)
+        if not 0 <= limit < count:
+            is_marked = count == 1 and self.delivery_limit is None and entry.position not in self.returns
+            has_room = self.delivery_limit is not None or len(self.returns) < MAX_COUNTED
+            if not is_marked and (has_room or entry.position in self.returns):
+                self.returns[entry.position] = count
+                if entry.rid and self.store is not None:
+                    self.store.returned(self.journal, entry.rid, count)
             return False
         self._exceeded.append(entry)
         if len(self._exceeded) == 1:
@@ -795,14 +829,17 @@ class Queue:
             else:
                 self.dead_letter.exceed(self, entry)
 
-    def returns_of(self, entry: Entry) -> int:
-        """How often the message of an entry has returned; 0 if that is not counted."""
-        return self._returns.get(entry.position, 0)
+    def _next_return(self, entry: Entry) -> int:
+        """The number that the next return of a message has."""
+        count = self.returns.get(entry.position)
+        if count is None:
+            count = int(entry.is_redelivered) if self.delivery_limit is None else 0
+        return count + 1
 
     def as_returned(self, entry: Entry) -> Message:
-        """The message of an entry as it is delivered again: with the number of its returns, if they are counted."""
-        count = self._returns.get(entry.position) if self._returns else None
-        if count is None:
+        """The message of an entry as it is delivered again: with the number of its returns, if there is a limit."""
+        count = self.returns.get(entry.position) if self.delivery_limit is not None else None
+        if not count:
             return entry.message
         try:
             return entry.message.whole().with_number(DELIVERY_COUNT, count)
@@ -827,8 +864,8 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry, which is acquired unless it is withdrawn."""
-        if self._returns:
-            self._returns.pop(entry.position, None)
+        if self.returns and self.returns.pop(entry.position, None) is not None and entry.rid and self.store is not None:
+            self.store.returned(self.journal, entry.rid, None)
         following = self.order.remove(entry)
         self.messages_dequeued += 1
         message = entry.message
@@ -1072,6 +1109,50 @@ class Queue:
                 rids.append(part.rid)
         return rids
 
+    def last_returns(self) -> Iterator[tuple[int, int]]:
+        """Record ids of messages, and how often each has returned, where neither its mark nor the store says it.
+
+        Those that consumers hold return with the end of the broker.
+        """
+        returns, is_limited = self.returns, self.delivery_limit is not None
+        released = sorted(position for position, count in returns.items() if not count)
+        for part in self.order.parts():
+            if isinstance(part, RunEntry):
+                count = 1 + (part.is_redelivered and not is_limited)
+                if part.rid and part.state == HELD and (is_limited or count > 1):
+                    yield from [(rid, count) for rid in range(part.rid, part.rid + part.count)]
+                elif part.rid and released and part.state != HELD:
+                    for position in _between(released, part.position, part.position + part.count - 1):
+                        yield part.rid + position - part.position, 0
+            elif isinstance(part, Stretch):
+                if part.is_stored and released:
+                    for position in _between(released, part.position, part.last):
+                        yield part.keys[part.number_at(position)], 0
+            elif part.rid and part.state in (ACQUIRED, LEAVING, MOVING):
+                count = self._next_return(part)
+                if is_limited or count > 1:
+                    yield part.rid, count
+            elif part.rid and returns.get(part.position) == 0:
+                yield part.rid, 0
+
+    def recover_returns(self, counts: Mapping[int, int]) -> None:
+        """Note how often recovered messages have returned: record id -> count."""
+        if not counts:
+            return
+        rids, returns = sorted(counts), self.returns
+        for part in self.order.parts():
+            if isinstance(part, Stretch):
+                if part.is_stored:
+                    for rid in _between(rids, part.keys[0], part.keys[-1]):
+                        number = bisect_left(part.keys, rid)
+                        if part.keys[number] == rid:
+                            returns[part.position_of(number)] = counts[rid]
+            elif isinstance(part, RunEntry):
+                for rid in _between(rids, part.rid, part.rid + part.count - 1) if part.rid else ():
+                    returns[part.position + rid - part.rid] = counts[rid]
+            elif part.rid in counts:
+                returns[part.position] = counts[part.rid]
+
     @property
     def refers_to_entries(self) -> bool:
         """Whether one of its parts keeps references to entries of available messages."""
@@ -1134,6 +1215,11 @@ class Queue:
     def do_in_turns(self, work: Iterator[None]) -> None:
         """Do work of the queue in turns of the event loop (`tick.Turns`)."""
         self._tick.turns.do(self, work)
+
+
+def _between(numbers: list[int], first: int, last: int) -> list[int]:
+    """Those of ascending numbers that are neither below `first` nor above `last`."""
+    return numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
 
 
 def refusal(store: Store, error: Exception) -> ModelError:

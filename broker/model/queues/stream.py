@@ -744,7 +744,7 @@ class Stream(Queue):
     def change(self, entry: Entry, changes: Mapping[str, TypedValue]) -> None:
         """As `Queue.change`: messages of a stream do not change."""
 
-    def release(self, entry: Entry, *, is_redelivered: bool) -> None:  # noqa: ARG002
+    def release(self, entry: Entry, *, is_redelivered: bool, was_delivered: bool = True) -> None:  # noqa: ARG002
         """As `Queue.release`: the message is not delivered again to this consumer, and was not accepted."""
         if entry.state == ACQUIRED:
             entry.state = GONE

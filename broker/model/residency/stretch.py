@@ -214,6 +214,12 @@ class Stretch(Entry):
         """The position of one of its messages."""
         return self.position + (number if self._offsets is None else self._offsets[number])
 
+    def number_at(self, position: int) -> int:
+        """The number of the message with a position, which is one of its messages."""
+        return (
+            position - self.position if self._offsets is None else bisect_left(self._offsets, position - self.position)
+        )
+
     def entries(self, first: int, messages: Sequence[Message]) -> list[Entry]:
         """Entries for its messages, in order, from number `first` on; available, and not linked yet."""
         position, offsets, flags = self.position, self._offsets, self._flags

@@ -150,7 +150,7 @@ class QueueRemoval:
                 self._router.move(queue, entry, exchange, partial(_resolve, moved))
             except ModelError as error:
                 if entry in acquired:
-                    queue.release(entry, is_redelivered=False)
+                    queue.release(entry, is_redelivered=False, was_delivered=False)
                 failures.append(_without_traceback(error))
                 break
             moving.append((entry, moved))
@@ -160,7 +160,7 @@ class QueueRemoval:
             failure = await moved
             if failure is not None:
                 if entry in acquired:
-                    queue.release(entry, is_redelivered=False)
+                    queue.release(entry, is_redelivered=False, was_delivered=False)
                 failures.append(_without_traceback(failure))
             else:
                 self.abandoned_moved += 1

@@ -338,11 +338,7 @@ class OutgoingLink(SendingConsumer):
         else:
             message = native_of(entry.message, SectionMessage, as_sections)
             assert message is not None, "it was delivered before"
-            returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
-            sections = message.delivered_header(
-                is_redelivered=entry.is_redelivered, returns=returns, now=session.broker.clock(),
-                is_annotated=connection.is_emulating,
-            )  # fmt: skip
+            sections = self._sections(message, entry)
             body = message.body
             connection.room -= len(sections) + len(body)
             is_too_large = len(sections) + len(body) > self._max_message
@@ -401,13 +397,7 @@ class OutgoingLink(SendingConsumer):
             connection.has_output()  # renews its room
         if message is None or (self.no_local and message.handling.publisher is connection.publisher):
             return NOT_FOR_ME
-        returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
-        sections = message.delivered_header(
-            is_redelivered=entry.is_redelivered,
-            returns=returns,
-            now=session.broker.clock(),
-            is_annotated=connection.is_emulating,
-        )
+        sections = self._sections(message, entry)
         body = message.body
         size = len(sections) + len(body)
         if size > self._max_message:
@@ -453,6 +443,17 @@ class OutgoingLink(SendingConsumer):
                 session.can_send = False
         return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
 
+    def _sections(self, message: SectionMessage, entry: Entry) -> bytes:
+        """The sections before the body of a message."""
+        was_acquired, returns, counted = entry.is_redelivered, int(entry.is_redelivered), self.queue.returns
+        if counted and (count := counted.get(entry.position)) is not None:
+            was_acquired, returns = True, max(count, returns)
+        session = self.session
+        return message.delivered_header(
+            was_acquired=was_acquired, returns=returns, now=session.broker.clock(),
+            is_annotated=session.connection.is_emulating,
+        )  # fmt: skip
+
     # ---- messages in runs ----
 
     def room_for(self, run: MessageRun) -> int:
@@ -471,7 +472,7 @@ class OutgoingLink(SendingConsumer):
         if found is None:
             return 0
         message, lead = found
-        size = len(self._sections(message, is_redelivered=True)) + len(lead) + bodies.largest
+        size = len(self._sections_of_run(message, is_redelivered=True)) + len(lead) + bodies.largest
         if size > self._max_message or FRAME.size + len(self._head) + TAIL.size + size > connection.max_frame:
             return 0
         most = min(self.credit, session.window, _MASK + 1 - (session.next_delivery & _MASK))
@@ -479,11 +480,11 @@ class OutgoingLink(SendingConsumer):
             most = min(most, session.max_unsettled - session.unsettled_count)
         return min(most, -(-connection.room // (run.largest + COST_OF_MESSAGE)))
 
-    def _sections(self, message: SectionMessage, *, is_redelivered: bool) -> bytes:
-        """The sections before the bodies of a run. It is not redelivered where returns are counted."""
+    def _sections_of_run(self, message: SectionMessage, *, is_redelivered: bool) -> bytes:
+        """The sections before the bodies of a run, of whose messages no further returns are known."""
         session = self.session
         return message.delivered_header(
-            is_redelivered=is_redelivered, returns=0, now=session.broker.clock(),
+            was_acquired=is_redelivered, returns=int(is_redelivered), now=session.broker.clock(),
             is_annotated=session.connection.is_emulating,
         )  # fmt: skip
 
@@ -496,7 +497,7 @@ class OutgoingLink(SendingConsumer):
         message, lead = found
         if message is not messages.template:
             connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(message.header)
-        sections = self._sections(message, is_redelivered=run.is_redelivered) + lead
+        sections = self._sections_of_run(message, is_redelivered=run.is_redelivered) + lead
         number, settled = session.next_delivery, _TRUE if self.settles else _FALSE
         session.next_delivery = number + count
         first_id, head = number & _MASK, self._head

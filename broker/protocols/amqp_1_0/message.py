@@ -7,9 +7,9 @@ The section header is the only one that a broker changes. Consumers get a new on
 
     durable, priority    as the sender set them
     ttl                  the milliseconds that are left
-    first-acquirer       whether it was not delivered before
-    delivery-count       the sender's number, and how often it has returned to the queue: at least 1 if it has, as only
-                         queues with a delivery limit count it
+    first-acquirer       whether no consumer has had it before, as far as that is known: after a crash it never is
+    delivery-count       the sender's number, and how often it has returned to the queue after a delivery that has
+                         failed: at least that after a crash, and at least 1 (`queues.queue`)
 
 A message expires at the end of its ttl or at its absolute-expiry-time, whichever is earlier. That is stored with it. It
 is stored as `u32 header size | u32 mark | u64 expiration | exchange | routing key | sections`
@@ -97,6 +97,7 @@ MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
 
 _MAX_TTL: Final = (1 << 32) - 1
+_MAX_COUNT: Final = (1 << 32) - 1
 _MAX_PRIORITY: Final = 255
 _HEADERS_KEPT: Final = 1024
 _EXPIRY_AT: Final = 8  # number of absolute-expiry-time among the properties
@@ -230,21 +231,21 @@ class SectionMessage(NativeMessage):
 
     # ---- delivered ----
 
-    def delivered_header(self, *, is_redelivered: bool, returns: int, now: float, is_annotated: bool = False) -> bytes:
+    def delivered_header(self, *, was_acquired: bool, returns: int, now: float, is_annotated: bool = False) -> bytes:
         """The sections before the body, as a consumer gets them.
 
         Args:
-            is_redelivered: whether it was delivered before.
-            returns: how often it has returned to its queue; 0 if that is not counted.
+            was_acquired: whether a consumer may have had it before.
+            returns: how often it has returned to its queue after a delivery that has failed.
             now: seconds since 1970.
             is_annotated: whether it has the annotations of RabbitMQ (`annotated`).
         """
         fields, ttl = self.fields, None
         if self.expires_at:
             ttl = min(max(0, ceil((self.expires_at - now) * 1000)), _MAX_TTL)
-        count = fields.delivery_count + max(returns, is_redelivered)
+        count = min(fields.delivery_count + returns, _MAX_COUNT)
         make = encode_header if ttl is None else encode_header.__wrapped__
-        own = make(fields.is_durable, min(self.handling.priority, _MAX_PRIORITY), ttl, not is_redelivered, count)
+        own = make(fields.is_durable, min(self.handling.priority, _MAX_PRIORITY), ttl, not was_acquired, count)
         return own + (self.annotated() if is_annotated else self.header[self.sections.header[1] :])
 
     def annotated(self) -> bytes:

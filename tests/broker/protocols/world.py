@@ -123,6 +123,10 @@ class SlowStore:
         self.unreadable: set[int] = set()
         self.reads_runs = True  # otherwise it reads each message by itself
         self.flushes: list[Callable[[Exception | None], None]] = []
+        self.counted: dict[int, int | None] = {}  # record id -> how often that message has returned
+
+    def returned(self, _journal: object, rid: int, count: int | None, /) -> None:
+        self.counted[rid] = count
 
     def enqueue(self, journal: object, parts: Sequence[bytes], size: int, _crc: int, /) -> int:
         if self.failing is not None:
