@@ -264,8 +264,9 @@ class LinksSession:
         body = body_of(content)
         header = content[: content.index(_DATA)]
         number = int(body.partition(b":")[0])
-        is_marked = _is_marked(header)
-        copy = self.model.delivered(self, receiver.queue, number, body, is_marked=is_marked)
+        count, is_first = _returns_in(header)
+        copy = self.model.delivered(self, receiver.queue, number, body, is_marked=count > 0)
+        require(not is_first or copy.deliveries == 1, f"message {number} was acquired before, and does not say so")
         self.held[fields["delivery_id"]] = copy
 
     def end(self) -> None:
@@ -425,8 +426,9 @@ def body_of(sections: bytes) -> bytes:
     return data[2 if data[0] == _SHORT else 5 :]
 
 
-def _is_marked(header: bytes) -> bool:
-    """Whether a message was delivered before, by its section header."""
+def _returns_in(header: bytes) -> tuple[int, bool]:
+    """How often deliveries of a message have failed, and whether none was before, by its section header."""
     fields = read_composite(header, 0, len(header))[0].fields
-    require(fields["first_acquirer"] == (not fields["delivery_count"]), f"first-acquirer and delivery-count: {fields}")
-    return bool(fields["delivery_count"])
+    count: int = fields["delivery_count"] or 0
+    require(not (fields["first_acquirer"] and count), f"first-acquirer and delivery-count: {fields}")
+    return count, bool(fields["first_acquirer"])

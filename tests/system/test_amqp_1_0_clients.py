@@ -304,6 +304,49 @@ def test_what_is_accepted_survives_a_kill(make_broker: BrokerMaker, queue: str) 
         receiver.accept()
 
 
+def fail_once(connection: BlockingConnection, queue: str) -> int:
+    """Have a delivery fail. Returns its delivery count."""
+    receiver = connection.create_receiver(queue, credit=1, name=f"receiver-{uuid.uuid4()}")
+    count: int = receiver.receive(PATIENCE_SECONDS).delivery_count
+    delivery = receiver.fetcher.unsettled.pop()
+    delivery.local.failed = True
+    delivery.update(Delivery.MODIFIED)
+    delivery.settle()
+    receiver.close()
+    return count
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_delivery_counts_are_kept(make_broker: BrokerMaker, queue: str, way: str) -> None:
+    """The same for a queue without a limit, and for 0-9-1 clients of a quorum queue."""
+    broker = make_broker().start()
+
+    def declare(channel: Any) -> None:
+        channel.queue_declare(f"q{queue}", durable=True, arguments={"x-queue-type": "quorum"})
+
+    def count(channel: Any) -> int:
+        method, properties, _ = channel.basic_get(f"q{queue}")
+        channel.basic_nack(method.delivery_tag, requeue=True)
+        return int((properties.headers or {}).get("x-delivery-count", 0))
+
+    on_channel(broker, declare)
+    connection = connect(broker)
+    connection.create_sender(queue, options=DURABLE_QUEUE).send(ProtonMessage(body="x", durable=True))
+    connection.create_sender(f"q{queue}").send(ProtonMessage(body="x", durable=True))
+    assert [fail_once(connection, queue) for _ in range(4)] == [0, 1, 2, 3]
+    assert [fail_once(connection, f"q{queue}") for _ in range(2)] == [0, 1]
+    assert on_channel(broker, count) == 2
+    last = connection.create_sender(queue, name="last")
+    last.send(ProtonMessage(body="y", durable=True))  # the returns were noted before it
+    getattr(broker, way)()
+    broker.start()
+    connection = connect(broker)
+    assert fail_once(connection, queue) == 4
+    assert on_channel(broker, count) == 3
+    assert fail_once(connection, f"q{queue}") == 4
+    connection.close()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -216,9 +216,8 @@ class Stretch(Entry):
 
     def number_at(self, position: int) -> int:
         """The number of the message with a position, which is one of its messages."""
-        return (
-            position - self.position if self._offsets is None else bisect_left(self._offsets, position - self.position)
-        )
+        offset = position - self.position
+        return offset if self._offsets is None else bisect_left(self._offsets, offset)
 
     def entries(self, first: int, messages: Sequence[Message]) -> list[Entry]:
         """Entries for its messages, in order, from number `first` on; available, and not linked yet."""
