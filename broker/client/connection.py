@@ -22,6 +22,7 @@ coroutine waits.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import logging
 import ssl
@@ -40,6 +41,7 @@ from qstore.broker.client.errors import (
     ConnectError,
     ConnectionClosedError,
     ConnectionFailedError,
+    ConnectionRedirected,
     InterruptedByLoss,
     MessagingError,
     NotFound,
@@ -248,7 +250,7 @@ class ConnectionCore:
             session.on_lost()
         if self.state is not ConnectionState.OPEN:
             return  # connecting or closing handles it
-        if self.options.reconnect:
+        if self.options.reconnect and not isinstance(reason, ConnectionRedirected):
             self.state = ConnectionState.CONNECTING
             _logger.info("Reconnecting: %s", reason)
             self.driver.spawn(self._recover)
@@ -319,7 +321,7 @@ class ConnectionCore:
             for endpoint in dict.fromkeys(self._configured + self._announced):
                 try:
                     return await self._connect_to(endpoint)
-                except AuthenticationError:
+                except (AuthenticationError, ConnectionRedirected):
                     raise
                 except (ConnectError, ConnectionFailedError) as error:
                     reasons.append(str(error))
@@ -353,6 +355,8 @@ class ConnectionCore:
         if not is_decided:
             raise ConnectError(f"{endpoint}: no AMQP connection within {self.options.connect_timeout:g} seconds")
         failure = wire.failure or ConnectError("closed")
+        if isinstance(failure, ConnectionRedirected):
+            raise failure
         kind = type(failure) if isinstance(failure, ConnectError) else ConnectError
         raise kind(f"{endpoint}: {failure}")
 
@@ -382,7 +386,7 @@ class ConnectionCore:
             ConnectionFailedError: it is closed, or has failed.
         """
         if self.state is ConnectionState.FAILED and self.failure is not None:
-            raise type(self.failure)(*self.failure.args)
+            raise copy.copy(self.failure)
         if self.state is ConnectionState.CLOSED:
             raise ConnectionClosedError("the connection is closed")
 

@@ -77,6 +77,19 @@ class ConnectionClosedError(ConnectionFailedError):
     """The connection was closed by the application, or by the broker with a reason."""
 
 
+class ConnectionRedirected(ConnectionClosedError):  # noqa: N818 (as NotFound)
+    """The broker has closed the connection, and named another one: it is not followed, even with `reconnect`.
+
+    Attributes:
+        host: the host to connect to; empty if the broker does not say it.
+        port: its port; 0 if the broker does not say it.
+    """
+
+    def __init__(self, text: str, host: str = "", port: int = 0) -> None:
+        super().__init__(text)
+        self.host, self.port = host, port
+
+
 class SessionError(MessagingError):
     """The broker has ended the session.
 
@@ -115,6 +128,19 @@ class LinkError(MessagingError):
 
 class NotFound(LinkError):  # noqa: N818 (the API's name)
     """The address's queue or exchange does not exist."""
+
+
+class LinkRedirected(LinkError):  # noqa: N818 (as NotFound)
+    """The broker has detached a sender or receiver, and named another node: it is not followed.
+
+    Attributes:
+        host, port: as of `ConnectionRedirected`.
+        address: of the node there; empty if the broker does not say it.
+    """
+
+    def __init__(self, text: str, host: str = "", port: int = 0, address: str = "") -> None:
+        super().__init__(text)
+        self.host, self.port, self.address = host, port, address
 
 
 class AssertionFailed(LinkError):  # noqa: N818 (the API's name)

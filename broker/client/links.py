@@ -16,6 +16,7 @@ A protocol (`amqp_0_10.links`, `amqp_1_0.links`) adds how nodes are found and ma
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -150,7 +151,7 @@ class SenderCore(ABC):
     def check(self) -> None:
         """Raise an error if the sender cannot be used."""
         if self.failure is not None:
-            raise type(self.failure)(*self.failure.args)
+            raise copy.copy(self.failure)
         self.session.check()
 
     def check_refusal(self) -> None:
@@ -425,7 +426,7 @@ class ReceiverCore(ABC):
     def check(self) -> None:
         """Raise an error if the receiver cannot be used."""
         if self.failure is not None:
-            raise type(self.failure)(*self.failure.args)
+            raise copy.copy(self.failure)
         self.session.check()
 
     def try_fetch(self) -> Message | None:

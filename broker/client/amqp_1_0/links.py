@@ -48,6 +48,7 @@ from qstore.broker.client.errors import (
     AddressError,
     AssertionFailed,
     LinkError,
+    LinkRedirected,
     MessageRejected,
     MessageReleased,
     MessagingError,
@@ -70,6 +71,7 @@ from qstore.broker.protocols.amqp_1_0.client_connection import (
     ReceivingLink,
     SendingLink,
     error_text,
+    redirect_of,
 )
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite, section_list
@@ -266,7 +268,8 @@ def error_of(name: str, error: Composite | None, role: str) -> LinkError:
     if error.fields["condition"] == Condition.NOT_FOUND:
         description = error.fields.get("description") or "no such queue or exchange"
         return NotFound(f"{name!r}: {description}; create it, or use create: always in the address of the {role}")
-    return LinkError(f"{name!r}: {error_text(error)}")
+    text, target = f"{name!r}: {error_text(error)}", redirect_of(error)
+    return LinkError(text) if target is None else LinkRedirected(text, *target)
 
 
 class _Attachment:

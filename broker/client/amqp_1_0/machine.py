@@ -16,6 +16,7 @@ from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
     ConnectionClosedError,
+    ConnectionRedirected,
     HeartbeatError,
     MessagingError,
     SessionError,
@@ -135,6 +136,8 @@ class WireConnection(ClientConnection):
 
     def _closing_error(self) -> MessagingError:
         text = self.close_text or f"code {self.close_code}"
+        if self.redirect is not None:
+            return ConnectionRedirected(f"the connection was closed: {text}", *self.redirect[:2])
         if self._was_open:
             return ConnectionClosedError(f"the connection was closed: {text}")
         if self.is_logged_in:

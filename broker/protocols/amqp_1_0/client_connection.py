@@ -38,7 +38,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from qstore import __version__
 from qstore.broker.model.message import Buffer, Content
@@ -89,6 +89,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import typed_value
+from qstore.formats.wording import printable
 
 MAX_FRAME: Final = 131_072
 """Maximum size of a frame that is accepted, as by the broker."""
@@ -708,6 +709,7 @@ class ClientConnection(Connection):
         is_logged_in: whether the broker has accepted the login.
         server_properties: received from the broker.
         server_container: the name of the broker's container.
+        redirect: where the broker wants the connection to go, if it has closed it for that reason.
     """
 
     protocol_header: ClassVar[bytes] = SASL_HEADER
@@ -729,6 +731,7 @@ class ClientConnection(Connection):
         self.is_logged_in = self._is_offered = self._is_open_sent = self._is_header_due = False
         self.server_properties: Mapping[str, Any] = {}
         self.server_container = ""
+        self.redirect: Redirect | None = None
         self._choose_mechanism, self._container, self._host_name = choose_mechanism, container, host_name
         self._wanted_heartbeat = heartbeat
         self._properties: dict[str, Any] = {
@@ -950,6 +953,7 @@ class ClientConnection(Connection):
     def _on_close(self, fields: dict[str, Any]) -> None:
         if self.phase is not Phase.CLOSING:
             error = fields.get("error")
+            self.redirect = redirect_of(error)
             self.begin_closing(0 if error else NORMAL, error_text(error) if error else "closed by the broker")
             self.send_frame(encode_frame(0, encode_composite("close", {})))
         self.closed()
@@ -1030,4 +1034,43 @@ _REASONS: Final = {
 def error_text(error: Composite) -> str:
     """An error of the broker, for people."""
     condition, description = error.fields["condition"], error.fields.get("description")
-    return f"{condition}: {description}" if description else str(condition)
+    text = f"{condition}: {description}" if description else str(condition)
+    target = redirect_of(error)
+    return text if target is None else f"{text} ({target})"
+
+
+class Redirect(NamedTuple):
+    """Where the other end wants a connection or a link to go instead. Nobody follows it unasked: it gets the password.
+
+    Attributes:
+        host: the host to connect to; empty if it is not said.
+        port: its port; 0 if it is not said.
+        address: the node there, of a link; empty if it is not said.
+    """
+
+    host: str
+    port: int
+    address: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = f"to {host}:{self.port}" if self.port else f"to {host}" if host else "elsewhere"
+        return f"redirected {place}" + (f", address {printable(self.address)}" if self.address else "")
+
+
+def redirect_of(error: Composite | None) -> Redirect | None:
+    """Where an error of the broker redirects to; None if it is not about that."""
+    if error is None or error.fields["condition"] not in _REDIRECTS:
+        return None
+    info = {str(key.value): each.value for key, each in error.fields.get("info") or ()}
+    host, port = info.get("network-host") or info.get("hostname") or "", info.get("port")
+    address = info.get("address") or ""
+    return Redirect(
+        printable(host)[:_MAX_SHOWN] if isinstance(host, str) else "",
+        port if type(port) is int and 0 < port < 1 << 16 else 0,
+        address[:_MAX_SHOWN] if isinstance(address, str) else "",
+    )
+
+
+_REDIRECTS: Final = (Condition.CONNECTION_REDIRECT, Condition.LINK_REDIRECT)
+_MAX_SHOWN: Final = 256

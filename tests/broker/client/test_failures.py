@@ -18,6 +18,7 @@ from qstore.broker.client import (
     Connection,
     ConnectionClosedError,
     ConnectionFailedError,
+    ConnectionRedirected,
     Empty,
     HeartbeatError,
     Message,
@@ -26,6 +27,9 @@ from qstore.broker.client import (
     TransactionAborted,
     TransactionUnknown,
 )
+from qstore.formats.amqp_1_0.composites import Composite, encode_composite
+from qstore.formats.amqp_1_0.frames import AMQP_HEADER, encode_frame
+from qstore.formats.amqp_1_0.values import Value
 from tests.broker.client.faces import Face, only_0_10
 from tests.support.processes import PATIENCE_SECONDS, stop_process
 from tests.support.running_broker import RunningBroker
@@ -100,6 +104,38 @@ def test_connection_refused_is_a_connect_error(face: Face) -> None:
 def test_not_a_broker(face: Face, answer: bytes | None, what: str) -> None:
     with server(answer) as url, pytest.raises(ConnectError, match=what):
         face.connect(url, connect_timeout=PATIENCE_SECONDS)
+
+
+def redirection(listener: socket.socket, *, is_late: bool) -> None:
+    """Redirect one client of AMQP 1.0 at once, or when it begins a session."""
+    place = (("network-host", "string", "elsewhere"), ("port", "ushort", 7))
+    info = tuple((Value("symbol", name), Value(kind, value)) for name, kind, value in place)
+    error = Composite("error", {"condition": "amqp:connection:redirect", "info": info})
+    opened = encode_frame(0, encode_composite("open", {"container_id": "b"}))
+    closed = encode_frame(0, encode_composite("close", {"error": error}))
+    accepted, _ = listener.accept()
+    with accepted:
+        accepted.recv(10_000)
+        accepted.sendall(AMQP_HEADER + opened)
+        if is_late:
+            accepted.recv(10_000)
+        accepted.sendall(closed)
+        while accepted.recv(10_000):
+            pass
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("reconnect", [False, True])
+def test_a_redirection_is_reported_and_not_followed(reconnect: bool, is_late: bool) -> None:
+    options: dict[str, Any] = {"protocol": "amqp1.0", "sasl_mechanisms": "NONE", "reconnect": reconnect}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=redirection, args=(listener,), kwargs={"is_late": is_late})
+        thread.start()
+        url = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConnectionRedirected, match="redirected to elsewhere:7") as raised:
+            Connection.establish(url, connect_timeout=PATIENCE_SECONDS, **options).session()
+        thread.join()
+    assert (raised.value.host, raised.value.port) == ("elsewhere", 7)
 
 
 def test_a_broker_that_says_nothing(face: Face) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.client.amqp_1_0.links import error_of
 from qstore.broker.client.amqp_1_0.machine import WireConnection, WireSession
+from qstore.broker.client.errors import ConnectionRedirected, LinkRedirected
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.model.message import Content
 from qstore.broker.protocols.amqp_1_0.client_connection import (
@@ -15,6 +17,7 @@ from qstore.broker.protocols.amqp_1_0.client_connection import (
     WINDOW,
     ReceivingLink,
     SendingLink,
+    redirect_of,
 )
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
@@ -89,6 +92,47 @@ def receiving(wire: WireConnection, session: WireSession, owner: Owner, credit: 
     wire.receive(performative("attach", name="r", handle=4, role=False, source=source, initial_delivery_count=0))
     link.set_credit(credit)
     return link
+
+
+def redirect(condition: str, **info: Any) -> Composite:
+    kinds = {int: "ushort", str: "string"}
+    entries = tuple(
+        (Value("symbol", name.replace("_", "-")), Value(kinds.get(type(each), "null"), each))
+        for name, each in info.items()
+    )
+    return Composite("error", {"condition": condition, "description": "moved", "info": entries})
+
+
+@pytest.mark.parametrize(
+    ("info", "target", "text"),
+    [
+        ({"network_host": "a", "hostname": "b", "port": 5}, ("a", 5), "redirected to a:5"),
+        ({"hostname": "::1", "port": 5}, ("::1", 5), "redirected to [::1]:5"),
+        ({"hostname": "b"}, ("b", 0), "redirected to b"),
+        ({"network_host": 7, "port": "5"}, ("", 0), "redirected elsewhere"),
+        ({}, ("", 0), "redirected elsewhere"),
+    ],
+)
+def test_a_connection_that_is_redirected_says_where_to(info: dict[str, Any], target: object, text: str) -> None:
+    wire, session = begun(Owner())
+    wire.receive(performative("close", error=redirect("amqp:connection:redirect", **info)))
+    failure = wire.failure
+    assert isinstance(failure, ConnectionRedirected)
+    assert (failure.host, failure.port) == target
+    assert str(failure) == f"the connection was closed: amqp:connection:redirect: moved ({text})"
+    assert session.failure is failure
+
+
+def test_a_link_that_is_redirected_says_where_to() -> None:
+    error = redirect("amqp:link:redirect", network_host="a", port=5, address="q")
+    found = error_of("old", error, "sender")
+    assert isinstance(found, LinkRedirected)
+    assert (found.host, found.port, found.address) == ("a", 5, "q")
+    assert str(found) == "'old': amqp:link:redirect: moved (redirected to a:5, address q)"
+    assert redirect_of(redirect("amqp:not-found", network_host="a")) is None
+    long = redirect_of(redirect("amqp:link:redirect", network_host="a" * 1000 + "\n", address="q" * 1000))
+    assert long is not None
+    assert len(str(long)) < 600
 
 
 def transfers(bodies: list[bytes], first: int = 1000) -> bytes:
