@@ -195,6 +195,9 @@ LIFETIMES: Final = {
 
 DURABLE: Final = "durable"
 AUTO_DELETE: Final = "auto-delete"
+EXCLUSIVE: Final = "exclusive"
+REPLICATING: Final = "replicating"
+DELETES_SLOW: Final = "deletes-slow"
 _DIRECT, _HEADERS, _XML = "direct", "headers", "xml"
 
 _MAX_DIGITS: Final = 20
@@ -220,8 +223,8 @@ class Row(NamedTuple):
         asks: whether a value requests this; bytes are passed as text.
         maximum: the largest count; None if the value is not a count.
         protocol: the only one in which the row applies; empty for all.
-        where: where it has an effect: for durable or auto-delete queues, or the type of a binding's exchange; empty for
-            everywhere.
+        where: where it has an effect, a key of `_WHERE`, such as for durable or auto-delete queues, or the type of a
+            binding's exchange; empty for everywhere.
     """
 
     of: Of
@@ -234,8 +237,11 @@ class Row(NamedTuple):
     where: str = ""
 
 
-def _does(of: Of, key: str, says: str, maximum: int | None = None, *, protocol: str = "", where: str = "") -> Row:
-    return Row(of, key, Effect.EFFECT, says, _always, maximum, protocol, where)
+def _does(
+    of: Of, key: str, says: str, maximum: int | None = None, *, protocol: str = "", where: str = "",
+    asks: _Asks = _always,
+) -> Row:  # fmt: skip
+    return Row(of, key, Effect.EFFECT, says, asks, maximum, protocol, where)
 
 
 def _refused(of: Of, key: str, says: str, asks: _Asks = is_set, *, protocol: str = "") -> Row:
@@ -292,7 +298,10 @@ TABLE: Final = (
     _does(_QUEUE, "qpid.slow_consumer_count", "messages that are too much", _U64),
     _does(_QUEUE, "qpid.slow_consumer_size", "bytes that are too much", _U64),
     _does(_QUEUE, "qpid.slow_consumer_age", "milliseconds of the oldest message that are too much", MAX_MILLISECONDS),
-    _does(_QUEUE, "qpid.slow_consumer_delete_durable", "with the policy delete, durable queues are deleted, too"),
+    _does(
+        _QUEUE, "qpid.slow_consumer_delete_durable", "with the policy delete, durable queues are deleted, too",
+        where=DELETES_SLOW, asks=is_set,
+    ),
     # The order of messages.
     _does(_QUEUE, "qpid.priorities", "priority levels, at most 10; 0 and 1 for none", _U32),
     _ignored(_QUEUE, "qpid.priorities", _TEN_LEVELS, _above_ten),
@@ -312,13 +321,16 @@ TABLE: Final = (
     _refused(_QUEUE, "x-qpid-sorted-key", "messages are not sorted by a header; use qpid.priorities for priorities"),
     _refused(_QUEUE, "qpid.queue_sort_key", "messages are not sorted by a header; use qpid.priorities for priorities"),
     # Messages.
-    _does(_QUEUE, NO_LOCAL, "drops messages from its owner's connection"),
+    _does(_QUEUE, NO_LOCAL, "drops messages from its owner's connection", where=EXCLUSIVE),
     _does(_QUEUE, "qpid.filter", "drops messages that this selector does not match"),
     _does(_QUEUE, "qpid.browse-only", "makes all consumers browsers"),
     _does(_QUEUE, "qpid.queue_msg_sequence", "the header in which messages are numbered"),
     _does(_QUEUE, "qpid.insert_sequence_numbers", "numbers messages in the header qpid.msg_sequence"),
     _does(_QUEUE, SEQUENCE, "another name for qpid.insert_sequence_numbers"),
-    _does(_QUEUE, "qpid.queue_event_generation", "which events go to another broker: 1 or 2", 2),
+    _does(
+        _QUEUE, "qpid.queue_event_generation", "which events go to another broker: 1 or 2", 2, where=REPLICATING,
+        asks=is_set,
+    ),
     _does(_QUEUE, "x-message-ttl", "milliseconds that a message may be on the queue", MAX_MILLISECONDS),
     _does(_QUEUE, "x-dead-letter-exchange", "where messages go that are rejected, expire or are displaced"),
     _does(_QUEUE, "x-dead-letter-routing-key", "their new routing key"),
@@ -497,6 +509,9 @@ class Lacking(NamedTuple):
 _WHERE: Final = {
     DURABLE: "for durable queues",
     AUTO_DELETE: "for auto-delete queues",
+    EXCLUSIVE: "for exclusive queues",
+    REPLICATING: "for brokers with replication-queue or replication-exchange-name",
+    DELETES_SLOW: "for queues with qpid.slow_consumer_policy delete",
     _DIRECT: "for bindings to a direct exchange",
     _HEADERS: "for bindings to a headers exchange",
     _XML: "for bindings to an XML exchange",

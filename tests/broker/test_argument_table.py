@@ -11,8 +11,11 @@ import pytest
 from qstore.broker.log.logs import NOTICE
 from qstore.broker.model.arguments import (
     AUTO_DELETE,
+    DELETES_SLOW,
     DURABLE,
+    EXCLUSIVE,
     JMS_SELECTOR,
+    REPLICATING,
     TABLE,
     Effect,
     Lacking,
@@ -119,7 +122,7 @@ MET: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def unsupported_arguments(arguments: TypedMap) -> list[Lacking]:
-    return lacking(Of.QUEUE, arguments, (DURABLE, AUTO_DELETE))
+    return lacking(Of.QUEUE, arguments, (DURABLE, AUTO_DELETE, EXCLUSIVE, REPLICATING, DELETES_SLOW))
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)

@@ -33,14 +33,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from qstore.broker.log.logs import DEBUG, log_of
 from qstore.broker.model.arguments import (
     AUTO_DELETE,
+    DELETES_SLOW,
     DURABLE,
+    EXCLUSIVE,
     EXCLUSIVE_BINDING,
     FED_OP,
     FED_ORIGIN,
     FED_TAGS,
+    REPLICATING,
     ArgumentCheck,
     Of,
     plain,
+    shown,
 )
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
@@ -64,7 +68,7 @@ from qstore.broker.model.events import (
 from qstore.broker.model.exchanges.delayed import DELAYED
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
 from qstore.broker.model.exchanges.history import RecentHistoryExchange, history_arguments, history_name
-from qstore.broker.model.exchanges.origins import MARK, REORIGIN, SWEEP, UNBIND, text_of
+from qstore.broker.model.exchanges.origins import BIND, MARK, REORIGIN, SWEEP, UNBIND, text_of
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import (
@@ -287,7 +291,9 @@ class Topology:
                 )  # fmt: skip
                 if parsed.is_stream:
                     await self._factory.forget_stream(self._storage.host, name)
-                queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, parsed, caller.user)
+                queue = await self._make_queue(
+                    name, durable, auto_delete, alternate, arguments, parsed, caller.user, is_exclusive=exclusive
+                )
             except BaseException:
                 self._quotas.queue_deleted(caller.user)
                 raise
@@ -332,9 +338,15 @@ class Topology:
         arguments: TypedMap,
         parsed: QueueArguments,
         user: str,
+        *,
+        is_exclusive: bool = False,
     ) -> Queue:
         is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
-        given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
+        conditions = (
+            (DURABLE, durable), (AUTO_DELETE, is_auto_delete), (EXCLUSIVE, is_exclusive),
+            (REPLICATING, self._factory.listener is not None), (DELETES_SLOW, parsed.patrol.slow_policy == "delete"),
+        )  # fmt: skip
+        given = [name for name, is_so in conditions if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._make(
@@ -784,6 +796,8 @@ class Topology:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
                 check_owner(each.queue, caller)
         operation = text_of(arguments, FED_OP)
+        if operation not in ("", BIND, UNBIND, REORIGIN, MARK, SWEEP):
+            raise InvalidArgumentError(f"{FED_OP} is {shown(operation)}, which no route of a broker says")
         if operation in (UNBIND, REORIGIN, MARK, SWEEP):
             await self._withdraw(queue, exchange, key, arguments, caller, operation)
             return None

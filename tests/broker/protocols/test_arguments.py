@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,19 @@ import qstore
 from qstore.broker.log.logs import INFO, NOTICE
 from qstore.broker.management.objects.broker import create, delete
 from qstore.broker.management.request import Arguments
-from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1, AMQP_0_10, AMQP_1_0, TABLE, Effect, Of, Row
+from qstore.broker.model.arguments import (
+    ALTERNATE,
+    AMQP_0_9_1,
+    AMQP_0_10,
+    AMQP_1_0,
+    DELETES_SLOW,
+    EXCLUSIVE,
+    REPLICATING,
+    TABLE,
+    Effect,
+    Of,
+    Row,
+)
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
@@ -546,7 +559,9 @@ def test_an_argument_has_its_effect(row: Row, protocol: str, caplog: pytest.LogC
     assert found is not None
     assert name in found
     assert sample.probe(door, name, arguments)
-    assert not [line for line in caplog.messages if "ignored" in line or "not implemented" in line]
+    elsewhere = row.where in (EXCLUSIVE, REPLICATING, DELETES_SLOW)  # the declaration alone does not make it so
+    lines = [line for line in caplog.messages if "ignored" in line or "not implemented" in line]
+    assert len(lines) == elsewhere, lines
 
 
 @pytest.mark.parametrize(("row", "protocol"), cases(Effect.EFFECT))
@@ -669,6 +684,20 @@ def test_argument_with_an_effect_only_elsewhere_is_logged(protocol: str, caplog:
             assert door.declare(row.of, name, {row.key: SAMPLES[row.of][row.key].good}) == ""
             (line,) = [line for line in caplog.messages if row.key in line and "ignored" in line]
             assert "it has an effect only for" in line
+
+
+def test_arguments_that_have_an_effect_with_others_are_not_logged_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    door = Door(AMQP_0_10)
+    door.world.broker.queue_factory.listener = Mock()
+    watched = {"qpid.slow_consumer_policy": "delete", "qpid.slow_consumer_count": 1}
+    arguments = {**watched, "qpid.slow_consumer_delete_durable": 1, "qpid.queue_event_generation": 2, "no-local": 1}
+    assert door.declare(Of.QUEUE, "made", arguments, exclusive=True) == ""
+    assert not [line for line in caplog.messages if "ignored" in line]
+
+
+def test_an_operation_that_no_route_of_a_broker_has_is_refused() -> None:
+    assert "qpid.fed.op is 'Z'" in Door(AMQP_0_10).declare(Of.BINDING, "topic", {"qpid.fed.op": "Z"})
 
 
 @pytest.mark.parametrize("protocol", DOORS)
