@@ -70,7 +70,8 @@ from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, OsFile, ReadableFile
 from qstore.store.journal.files import JournalFile, JournalFormat, OrderedFiles
 
-_READ_WHOLE: Final = 1 << 16  # files up to this many bytes are read whole instead: cheaper than that many sectors
+_FIRST_BLOCK: Final = 4096  # bytes: a file system knows of its blocks whether they were written, not of sectors
+_READ_WHOLE: Final = 1 << 17  # files up to this many bytes are read whole instead: cheaper than that many sectors
 _SECTORS_PROBED: Final = 64  # read from a file without a header to decide whether it was ever written
 _RECORD_PROBE: Final = 4096  # bytes from a file's first record searched for a record that shows its lap ...
 _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not state that offset
@@ -326,16 +327,16 @@ def _is_blank(opened: ReadableFile) -> bool:
 def _has_data(opened: ReadableFile) -> bool:
     """Whether a file with an all-zero header holds data: reads a small file whole, samples of sectors of others.
 
-    Sectors that the file system reports as never written are skipped: for idle queues nearly all of them.
+    What the file system reports as never written is skipped: for idle queues all but the block with the header.
     """
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
+        if not is_zero(opened.read(DATA_OFFSET, _FIRST_BLOCK - DATA_OFFSET)):
+            return True
+        if isinstance(opened, OsFile) and opened.is_unwritten(_FIRST_BLOCK):
+            return False
         if opened.size <= _READ_WHOLE:
             return not is_zero(opened.read(0, opened.size), DATA_OFFSET)
-        if not is_zero(opened.read(DATA_OFFSET, FILE_HEADER_SIZE)):
-            return True
-        if isinstance(opened, OsFile) and opened.is_unwritten(step):
-            return False
         return not all(is_zero(opened.read(offset, FILE_HEADER_SIZE)) for offset in range(step, opened.size, step))
     except OSError:
         return True
