@@ -4,6 +4,7 @@
 
     alone        one publisher sends the next message when it has its confirm
     alone-20     twenty do, to one queue
+    queues-20    twenty do, each to a queue of its own
     consumed     as `alone`, and another client takes the messages and acknowledges each
     paced        one publisher sends 1,000 messages a second
     paced-taken  likewise, and another client takes and acknowledges them
@@ -27,10 +28,11 @@ from typing import Final, NamedTuple
 
 import click
 
-from tests.bench.basic_frames import ACK, QUEUE, declare, delivery_size, pack_ack, percentiles
+from tests.bench.basic_frames import ACK, QUEUE, delivery_size, pack_ack, percentiles
 from tests.bench.bench_pairs import processor_ns
 from tests.support.basic_peer import BasicPeer
-from tests.support.running_broker import ROOT, RunningBroker
+from tests.support.forked import ROOT
+from tests.support.running_broker import RunningBroker
 
 _BODY: Final = b"x" * 16
 _RECEIVE: Final = 1 << 16
@@ -40,16 +42,21 @@ _PATIENCE_SECONDS: Final = 30.0
 
 
 class Load(NamedTuple):
-    """Clients: how many publish, whether one consumes, and messages a second of each; 0 for one after the other."""
+    """Clients: how many publish, whether one consumes, and messages a second of each; 0 for one after the other.
+
+    All publish to one queue, unless they have `own_queues`.
+    """
 
     publishers: int
     consumes: bool = False
     rate: int = 0
+    own_queues: bool = False
 
 
 LOADS: Final = {
     "alone": Load(1),
     "alone-20": Load(20),
+    "queues-20": Load(20, own_queues=True),
     "consumed": Load(1, consumes=True),
     "paced": Load(1, rate=_RATE),
     "paced-taken": Load(1, consumes=True, rate=_RATE),
@@ -63,10 +70,11 @@ class Publisher:
         took: the seconds from when each message was due to its confirm.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, queue: str = QUEUE) -> None:
         self.peer = BasicPeer(port)
         self.peer.call("confirm.select")
-        self._frames = self.peer.message(QUEUE, _BODY)
+        self.peer.call("queue.declare", queue=queue, durable=True)
+        self._frames = self.peer.message(queue, _BODY)
         self._unconfirmed: deque[float] = deque()  # when each was due
         self.took: list[float] = []
 
@@ -113,11 +121,11 @@ class Clients:
     """The clients of a load, which share one thread."""
 
     def __init__(self, port: int, load: Load) -> None:
-        first = Publisher(port)
-        declare(first.peer)
         self._load, self._until = load, 0.0
-        self.publishers = [first, *(Publisher(port) for _ in range(1, load.publishers))]
-        self._all = [*self.publishers, *([Consumer(port)] if load.consumes else [])]
+        self.publishers = [
+            Publisher(port, f"{QUEUE}-{number}" if load.own_queues else QUEUE) for number in range(load.publishers)
+        ]
+        self._all: list[Publisher | Consumer] = [*self.publishers, *([Consumer(port)] if load.consumes else [])]
         self._selector = selectors.SelectSelector()  # others wait for whole milliseconds
         for client in self._all:
             self._selector.register(client.peer.socket, selectors.EVENT_READ, client)
