@@ -83,8 +83,8 @@ has waited, it is done once the messages are delivered and confirmed:
     the background   opens the file once more, and syncs it
 
 An error of that sync is ignored: the journal's own descriptor gets it with the next flush, because each open file
-description gets a write-back error (errseq_t; fsync(2)). And the next flush syncs the zeros too, if the
-background has not done it yet.
+description gets a write-back error (errseq_t; fsync(2)). No record needs the zeros: a flush that is written before they
+are synced is as durable without them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.formats.errors import RhmError
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.formats.rhm.records import COMPRESSED, RecordHeader, decode_record
 from qstore.formats.wording import printable
@@ -257,8 +257,9 @@ class QueueJournal:
             if not goes_on:
                 self.answered, self.committers = self.committers, 0
             files = self.storage.write(step, later)
-            if fills_ahead:
-                self.storage.fill_ahead()
+            is_filled = fills_ahead and bool(self.storage.fill_ahead())
+            if later is not None and len(later) == 1 and later[0].offset >= DATA_OFFSET and not is_filled:
+                later[0] = later[0]._replace(is_all=True)  # a killed process may have left a file's header unsynced
             return files
         except OSError as error:
             self.writer.failed(error)

@@ -33,12 +33,14 @@ class FileWrite(NamedTuple):
         offset: bytes from its start.
         pieces: the bytes to write, one piece after the other.
         size: their number, one or more.
+        is_all: whether nothing else in the file waits for its sync: then that need only cover these bytes.
     """
 
     file: WritableFile
     offset: int
     pieces: Sequence[bytes]
     size: int
+    is_all: bool = False
 
 
 class SyncDriverError(Exception):

@@ -10,6 +10,9 @@ done completely is continued, and the rest of the chain follows it. After a fail
 failed sync the other files are. A write has a result only if it is not done, and then none follows; every sync has one,
 because for the kernel a sync that fails is no failed request: those linked to it continue, and it would be silent.
 
+Most steps of small messages are one write that is all there is to sync. That is one request: a write that ends when it
+is on the disk (pwritev2(2)). It takes 67 µs of processor time a message instead of 72 (`bench_confirms`, queues-20).
+
 **Many files** at once are not for the kernel's threads, of which there are few: while `MAX_CHAINS` steps are under way,
 more are written by their owner, and synced by a helper process, which syncs many files by one `syncfs`.
 
@@ -98,8 +101,9 @@ class _Chain:
                 self.requests.append(write)
             else:
                 self.requests += _divided(write)
-        for file in files:
-            self.requests.append(FileWrite(file, 0, (), 0))
+        if len(self.requests) != 1 or not self.requests[0].is_all:
+            for file in files:
+                self.requests.append(FileWrite(file, 0, (), 0))
         self.submitted = self.awaited = 0  # requests, and those of them that have a result if all goes well
         self.error: OSError | None = None
         self.memory: list[ctypes.Array[ctypes.c_char]] = []  # the kernel reads it until they have ended
@@ -132,7 +136,7 @@ class _Chain:
         del self.requests[: index + 1]
         if result < request.size:
             rest = b"".join(request.pieces)[result:]
-            self.requests.insert(0, FileWrite(request.file, request.offset + result, (rest,), len(rest)))
+            self.requests.insert(0, request._replace(offset=request.offset + result, pieces=(rest,), size=len(rest)))
 
 
 def _divided(write: FileWrite) -> Iterator[FileWrite]:
@@ -205,19 +209,20 @@ class IoUringSync:
         requests, descriptors = chain.requests, chain.descriptors
         count = chain.submitted = min(len(requests), ring.size)
         awaited, tag, last = 0, number, number + count - 1
-        for file, offset, pieces, size in requests[:count]:
+        for file, offset, pieces, size, is_all in requests[:count]:
             if not pieces:
                 flags = IN_THREAD if tag == last else LINK_IN_THREAD
                 ring.add(SYNC, flags, descriptors[file], 0, 0, 0, SYNC_DATA, tag)
                 awaited += 1
             else:
                 flags = IN_THREAD if tag == last else SILENT_LINK_IN_THREAD
+                syncs = WRITE_SYNCED if is_all else 0
                 if len(pieces) == 1:
                     pointer.value = pieces[0]
-                    ring.add(WRITE, flags, descriptors[file], offset, self._address.value, size, 0, tag)
+                    ring.add(WRITE, flags, descriptors[file], offset, self._address.value, size, syncs, tag)
                 else:
                     table = self._table(chain, pieces)
-                    ring.add(WRITE_PIECES, flags, descriptors[file], offset, table, len(pieces), 0, tag)
+                    ring.add(WRITE_PIECES, flags, descriptors[file], offset, table, len(pieces), syncs, tag)
             tag += 1
         chain.awaited = awaited
         pointer.value = b""  # it keeps the last bytes in memory; None would not let them go
@@ -358,6 +363,8 @@ SYNC: Final = 3
 WRITE: Final = 23
 """Opcode: `pwrite`."""
 SYNC_DATA: Final = 1
+WRITE_SYNCED: Final = 2
+"""Flag of a write (RWF_DSYNC): it ends when its bytes are on the disk, or with the error of their sync."""
 
 _SETUP, _ENTER = 425, 426  # numbers of the system calls, the same on all processors
 _PARAMETERS: Final = struct.Struct("<4x4x4x4x4xI16x" + 2 * "10I")  # features, and the offsets of both rings

@@ -848,9 +848,16 @@ class SimulatedWritableFile(SimulatedFile):
         self._check_open()
 
     def fill_ahead(self, offset: int) -> bool:
-        """No content changes, but it is worth a sync."""
+        """No content changes; at every other offset it is worth a sync."""
         self._check_open()
-        return True
+        return bool(offset >> 9 & 1)
+
+    def has_unsynced_outside(self, offset: int, size: int) -> bool:
+        """Whether a sync that only covers these bytes would leave out others that wait for one."""
+        return any(
+            not offset <= write.offset <= write.offset + len(write.data) <= offset + size
+            for write in self._inode.pending
+        )
 
     def fileno(self) -> int:
         """-1: there is no descriptor."""

@@ -441,10 +441,11 @@ class SlowStep:
         """Do some of the writes; after the last one the syncs begin."""
         try:
             while count and self._writes:
-                file, offset, pieces, size = self._writes[0]
+                file, offset, pieces, size, is_all = self._writes[0]
                 content = b"".join(pieces)
                 assert len(content) == size
                 file.write(offset, content)
+                assert not is_all or not file.has_unsynced_outside(offset, size)  # type: ignore[attr-defined]
                 self._writes.popleft()
                 count -= 1
         except OSError as error:

@@ -15,6 +15,7 @@ from qstore.formats.rhm.geometry import DATA_OFFSET, PAGE_SIZE
 from qstore.store.disk import OsWritableFile
 from qstore.store.environment import InlineBackground, Result, tool_environment
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.sync.driver import FileWrite, sync_all
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore
 
 
@@ -43,6 +44,28 @@ def test_small_flushes_fill_ahead_of_themselves(path: Path, filled: list[int]) -
         opened.enqueue(journal, b"m" * 1000)
     opened.flush(journal)
     assert len(filled) == 3
+    opened.store.close()
+
+
+def test_a_step_is_all_there_is_to_sync_unless_it_fills_ahead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("queue")
+    opened.enqueue(journal, b"first")
+    headers: list[FileWrite] = []
+    files = journal.begin(headers)
+    assert [(write.offset < DATA_OFFSET, write.is_all) for write in headers] == [(True, False)]
+    headers[0].file.write_all(headers[0].offset, headers[0].pieces, headers[0].size)
+    journal.finish(sync_all(files))
+    opened.flush(journal)
+    for fills in (False, True):
+        monkeypatch.setattr(OsWritableFile, "fill_ahead", lambda _file, _offset, fills=fills: fills)
+        opened.enqueue(journal, b"small")
+        writes: list[FileWrite] = []
+        files = journal.begin(writes)
+        (write,) = writes
+        assert (write.is_all, write.file) == (not fills, *files)
+        write.file.write_all(write.offset, write.pieces, write.size)
+        journal.finish(sync_all(files))
     opened.store.close()
 
 

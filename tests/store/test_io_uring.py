@@ -58,8 +58,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OsWritableFile]:
     file.close()
 
 
-def a_write(file: OsWritableFile, offset: int, *pieces: bytes) -> FileWrite:
-    return FileWrite(file, offset, pieces, sum(map(len, pieces)))
+def a_write(file: OsWritableFile, offset: int, *pieces: bytes, is_all: bool = False) -> FileWrite:
+    return FileWrite(file, offset, pieces, sum(map(len, pieces)), is_all)
 
 
 @given(
@@ -81,12 +81,21 @@ def test_writes_of_a_step_are_done_in_order(
     assert file.read(0, 100_000) == bytes(expected)
 
 
-@pytest.mark.parametrize("count", [1024, 1025, 5000])
-def test_a_write_of_very_many_pieces(driver: IoUringSync, file: OsWritableFile, count: int) -> None:
-    pieces = [b"%07d;" % number for number in range(count)]
-    driver.submit(1, [file], [a_write(file, 512, *pieces)])
+@pytest.mark.parametrize("is_all", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 1024, 1025, 5000])
+def test_a_write_of_many_pieces(driver: IoUringSync, file: OsWritableFile, count: int, is_all: bool) -> None:
+    pieces = [b"%07d;" % (number + 10 * is_all) for number in range(count)]
+    driver.submit(1, [file], [a_write(file, 512, *pieces, is_all=is_all)])
     assert collect(driver, 1) == [(1, None)]
     assert file.read(512, count * 8) == b"".join(pieces)
+
+
+def test_a_write_that_is_all_there_is_to_sync_is_one_request(own: IoUringSync, make_files: FileMaker) -> None:
+    (file,) = make_files(1)
+    for ticket, (is_all, requests) in enumerate([(True, 1), (False, 2)]):
+        own.submit(ticket, [file], [a_write(file, 0, b"small", is_all=is_all)])
+        assert [chain.submitted for chain in own._chains.values()] == [requests]
+        assert collect(own, 1) == [(ticket, None)]
 
 
 def test_steps_of_many_files_at_once(own: IoUringSync, make_files: FileMaker) -> None:
@@ -142,13 +151,15 @@ def test_a_write_that_is_refused(own: IoUringSync, tmp_path: Path, make_files: F
     read_only.close()
 
 
-def test_a_write_that_is_done_in_part(own: IoUringSync, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_all", [False, True])
+def test_a_write_that_is_done_in_part(own: IoUringSync, tmp_path: Path, is_all: bool) -> None:
     """The rest is tried, and what follows is not written: here the rest is refused."""
     file = OsWritableFile(str(tmp_path / "limited"), os.O_RDWR | os.O_CREAT)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        own.submit(1, [file], [a_write(file, 6_000, b"x" * 3_000, b"y" * 3_000), a_write(file, 0, b"no")])
+        first = a_write(file, 6_000, b"x" * 3_000, b"y" * 3_000, is_all=is_all)
+        own.submit(1, [file], [first] if is_all else [first, a_write(file, 0, b"no")])
         ((ticket, error),) = collect(own, 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
