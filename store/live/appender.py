@@ -195,8 +195,11 @@ class Appender:
         _check_run(bodies, 0, count)
         ids, head_size, around = self._ids, len(head), len(head) + MAX_AROUND_DATA
         count = min(count, (ids.limit - ids.next) // len(journals))
+        largest = around + bodies.largest
         for journal in journals:
-            count = min(count, (journal.bound - journal.gathered) // (around + bodies.largest))
+            if journal.gathered + count * largest > journal.bound:
+                journal.gathered = journal.writer.unsynced
+                count = min(count, (journal.bound - journal.gathered) // largest)
             if count >= least and journal.compression is None:
                 count = journal.writer.taken_of_run(head_size, bodies, count)
             if count < least or journal.compression is not None:

@@ -6,7 +6,8 @@
     confirm-16      likewise with confirms, at most 1,000 of them outstanding; confirm-1k with 1 KiB
     through-16      one publisher with confirms, one consumer that acknowledges every 100 messages; through-1k: 1 KiB
     fanout-20       one publisher without confirms, 16 B, to 20 queues over a fanout exchange; 20 consumers without
-                    acknowledgements. What counts is a delivered message. fanout-20-ack: with acknowledgements
+                    acknowledgements. What counts is a delivered message
+    fanout-20-1k    likewise, 1 KiB, with confirms and acknowledgements
     clients-20      20 publishers with confirms, 1 KiB, each to a queue of its own; 20 consumers that acknowledge
     mixed-20        likewise, but each publisher uses all queues in turns
 
@@ -85,7 +86,7 @@ LOADS: Final = {
     "through-16": Load(confirms=True, acknowledges=True),
     "through-1k": Load(1024, messages=20_000, confirms=True, acknowledges=True),
     "fanout-20": Load(queues=20, messages=10_000, is_fanout=True),
-    "fanout-20-ack": Load(queues=20, messages=10_000, is_fanout=True, acknowledges=True),
+    "fanout-20-1k": Load(1024, queues=20, messages=2_000, confirms=True, acknowledges=True, is_fanout=True),
     "clients-20": Load(1024, 20, 20, messages=1_500, confirms=True, acknowledges=True),
     "mixed-20": Load(1024, 20, 20, messages=1_500, confirms=True, acknowledges=True, is_mixed=True),
 }
