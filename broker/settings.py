@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from qstore.broker.log.status_rules import StatusRule
@@ -46,8 +45,7 @@ class TlsSettings(NamedTuple):
     port: int = DEFAULT_TLS_PORT
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(NamedTuple):
     """The settings of one broker, with a limit for every count, size and time that a client can influence.
 
     Attributes:

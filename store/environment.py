@@ -22,7 +22,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -268,8 +267,7 @@ class OpenKeyValue(Protocol):
         """Open the map in the directory `path`, or create it there. Raises CatalogueError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """The external services of a running store.
 
     Attributes:
@@ -316,4 +314,4 @@ def dry_run_environment() -> Environment:
         assert not create
         return open_copy(Path(path))
 
-    return replace(tool_environment(), open_key_value=open_to_read)
+    return tool_environment()._replace(open_key_value=open_to_read)

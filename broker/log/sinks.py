@@ -15,10 +15,9 @@ import socket
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final, NamedTuple, cast
 
 from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, STATUS, TRACE, LogError, Rules
 from qstore.formats.wording import printable
@@ -28,8 +27,7 @@ _SYSLOG_ADDRESS: Final = "/dev/log"
 _TOP: Final = Path(__file__).parents[2]  # the directory of the rooms
 
 
-@dataclass(frozen=True, slots=True)
-class LineFormat:
+class LineFormat(NamedTuple):
     """The parts of a line before its text (Qpid C++ Broker Book, 1.1.5)."""
 
     time: bool = True
@@ -167,8 +165,7 @@ class RecentLines(logging.Handler):
 # ---- outputs ----
 
 
-@dataclass(frozen=True, slots=True)
-class Sinks:
+class Sinks(NamedTuple):
     """The outputs of the log (Qpid C++ Broker Book, 1.1.5).
 
     Attributes:
@@ -321,7 +318,7 @@ class Logging:
 
     def show_microseconds(self, *, is_on: bool) -> None:
         """Write the time with microseconds, or without."""
-        self._parts = replace(self._parts, hires_timestamp=is_on)
+        self._parts = self._parts._replace(hires_timestamp=is_on)
         for handler in self._handlers:
             handler.setFormatter(_Formatter(self._parts))
 

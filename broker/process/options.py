@@ -42,7 +42,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -703,6 +702,8 @@ def _help_lines(option: Option) -> list[str]:
     text = option.help + _EFFECTS[option.effect]
     text += f" (also --{option.alias})" if option.alias else ""
     text += f" (--{option.opposite}: the opposite)" if option.opposite else ""
+    import textwrap  # only help needs it
+
     wrapped = textwrap.wrap(text, _WIDTH - _COLUMN)
     beside = len(left) < _COLUMN - 1
     lines = [left.ljust(_COLUMN) + wrapped.pop(0)] if beside else [left]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.broker.federation.link import remotes_in
 from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
@@ -41,8 +40,7 @@ _STREAMS: Final = ("stderr", "stdout", "syslog")
 """The values of `log-output` that are not file names."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartPlan:
+class StartPlan(NamedTuple):
     """The components to start, and their settings.
 
     Attributes:

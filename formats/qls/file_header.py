@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.formats.errors import QlsError
 from qstore.formats.qls.records import MAGICS, VERSION
@@ -23,8 +22,7 @@ MAX_NAME_SIZE: Final = FILE_HEADER_SIZE - NAME_OFFSET
 _MAX_DATA_SIZE: Final = 1 << 32  # KiB: far more than any file system supports
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(NamedTuple):
     """The content of the header sector of a linearstore journal file.
 
     Attributes:

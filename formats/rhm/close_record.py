@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -93,8 +92,7 @@ class ClosedJournal(NamedTuple):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedStore:
+class ClosedStore(NamedTuple):
     """The content of a CLOSED file.
 
     Attributes:
@@ -121,8 +119,7 @@ class SyncedJournal(NamedTuple):
     flush: int
 
 
-@dataclass(frozen=True, slots=True)
-class SyncedStore:
+class SyncedStore(NamedTuple):
     """The content of a SYNCED file.
 
     Attributes:

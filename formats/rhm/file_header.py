@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
@@ -31,8 +30,7 @@ FIRST_FLUSH_OFFSET: Final = 8  # version 2
 FIRST_RECORD_OFFSETS: Final = {1: 24, 2: 16}
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(NamedTuple):
     """The content of the header sector of a journal file.
 
     Attributes:

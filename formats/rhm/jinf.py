@@ -30,8 +30,7 @@ import binascii
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
@@ -47,8 +46,7 @@ _SECTOR_BLOCKS, _BLOCK_BYTES = 4, 128
 _NUMBER_LIMIT: Final = 1 << 48
 
 
-@dataclass(frozen=True, slots=True)
-class JournalInfo:
+class JournalInfo(NamedTuple):
     """The content of a `.jinf` file.
 
     Attributes:

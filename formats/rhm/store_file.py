@@ -21,9 +21,8 @@ Later versions keep `format` and `version`, so that software of this version can
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -57,8 +56,7 @@ class StoreFileError(FormatError):
     format_name = "STORE file"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFile:
+class StoreFile(NamedTuple):
     """The content of a STORE file.
 
     Attributes:

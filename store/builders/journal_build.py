@@ -21,7 +21,6 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR_SIZE, Geometry
@@ -406,7 +405,7 @@ def build_journal(
     """
     disk = environment.disk
     for geometry in _FORMATS[info.version].geometries(content, info):
-        chosen = replace(info, geometry=geometry)
+        chosen = info._replace(geometry=geometry)
         create_journal(disk, directory, chosen)
         try:
             with contextlib.closing(JournalBuild(environment, directory, chosen, beside=beside)) as build:

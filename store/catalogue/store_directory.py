@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
@@ -341,7 +340,7 @@ class StoreDirectory:
         """Mark that there may be virtual hosts other than "/", before one is stored. Raises StoreError, OSError."""
         if not self.has_hosts:
             mark = self.read_mark()
-            self.replace(STORE, store_file.encode(replace(mark, has_hosts=True)))
+            self.replace(STORE, store_file.encode(mark._replace(has_hosts=True)))
             self.has_hosts = True
 
     def replace(self, name: str, content: bytes) -> None:

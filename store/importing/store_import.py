@@ -243,7 +243,7 @@ class ImportSwitch:
             source = read_journal(self._disk, directory.journal(entry.journal_id), name, self._store.closing)
             self._check_branches(name, queue.intake, source)
             info = self._info(source)
-        info = replace(info, incarnation=moved.incarnation, queue_name=name, queue_record=moved.record)
+        info = info._replace(incarnation=moved.incarnation, queue_name=name, queue_record=moved.record)
         path = posixpath.join(directory.part(BUILDING), str(moved.journal_id))
         self._delivered[moved.queue_id] = delivered = array("Q")
         poured = _poured(source, queue.intake.content, queue.intake.messages, len(queue.intake.xids))
@@ -262,7 +262,7 @@ class ImportSwitch:
             content.transaction(len(xid))
             content.message(len(DISTRIBUTED), len(xid))
         info = self._info(source)
-        info = replace(info, incarnation=info.incarnation + 1)
+        info = info._replace(incarnation=info.incarnation + 1)
         poured = _poured(source, content, len(xids), len(xids), is_prepared_list=True)
 
         def fill(build: JournalBuild) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from qstore.formats.errors import RhmError
@@ -343,7 +342,7 @@ def _named(disk: Disk, path: str, info: JournalInfo | None) -> JournalInfo | Non
         copy = decode_jinf(read_whole(disk, path + COPY_SUFFIX, MAX_JINF_SIZE + 1))
     except (OSError, RhmError):
         return info
-    named = replace(info, queue_name=copy.queue_name, queue_record=copy.queue_record)
+    named = info._replace(queue_name=copy.queue_name, queue_record=copy.queue_record)
     return named if copy == named and not copy.is_unnamed else info
 
 

@@ -25,7 +25,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from operator import gt
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import orjson
@@ -34,8 +34,10 @@ from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.store_file import MAX_SIZE, StoreFileError, decode
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import Disk, WritableDisk, read_whole
-from qstore.store.inspect.layout import StoreLayout
 from qstore.store.live.queue_journal import QueueJournal
+
+if TYPE_CHECKING:
+    from qstore.store.inspect.layout import StoreLayout
 
 NAME: Final = "DELIVERED"
 _MAX_SIZE: Final = 1 << 30

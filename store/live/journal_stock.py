@@ -41,7 +41,6 @@ import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -139,7 +138,7 @@ class JournalStock:
 
     def _take(self, record: Queue) -> tuple[str, JournalInfo, WritableFile | None]:
         directory, info = self._stock.popleft()
-        named = replace(info, queue_name=record.name, queue_record=encode_queue(record))
+        named = info._replace(queue_name=record.name, queue_record=encode_queue(record))
         try:
             file = write_name(self._disk, directory, named)
             if file is None:  # a record of some KiB

@@ -37,7 +37,6 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -157,7 +156,7 @@ class MessageStore:
         path = self.directory.path
         self._lock = self.directory.lock()
         self._opened.callback(self._lock.release)
-        self._environment = replace(self._environment, disk=GuardedDisk(self._environment.disk, self._lock))
+        self._environment = self._environment._replace(disk=GuardedDisk(self._environment.disk, self._lock))
         self.directory = self.directory.on(self._environment)
         try:
             self._recover()

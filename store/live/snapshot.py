@@ -89,7 +89,6 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -698,7 +697,7 @@ class JournalImage:
             head, source, copied, is_complete = b"", "", 0, False
             if index is not None:
                 copied = journal.bytes_in(index)
-                head = encode_file_header(replace(self._header(index), slot=0)) if copied else self._dead(first, index)
+                head = encode_file_header(self._header(index)._replace(slot=0)) if copied else self._dead(first, index)
                 source = journal.path_of(index) if copied else ""
                 is_complete = copied == journal.geometry.data_size
             elif created is not None and created.creation_headers:
@@ -711,7 +710,7 @@ class JournalImage:
         assert first is not None
         number, indicator = self._journal.ring.number(index), self._journal.ring.indicator(index)
         return encode_file_header(
-            replace(first, overwrite_indicator=indicator, file_number=number, first_record_offset=0, slot=0)
+            first._replace(overwrite_indicator=indicator, file_number=number, first_record_offset=0, slot=0)
         )
 
     def _header(self, index: int) -> FileHeader:
@@ -739,7 +738,7 @@ def _with_ring(content: bytes, journal: JournalSnapshot) -> tuple[JournalInfo | 
     numbers = tuple(journal.ring.numbers)
     ring = () if is_plain_ring(numbers) else numbers
     if (info.geometry, info.ring, info.spare) != (journal.geometry, ring, ()):
-        info = replace(info, geometry=journal.geometry, ring=ring, spare=())
+        info = info._replace(geometry=journal.geometry, ring=ring, spare=())
         content = encode_jinf(info)
     return info, content
 

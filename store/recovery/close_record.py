@@ -29,7 +29,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from qstore.formats.rhm import store_file
@@ -51,11 +51,13 @@ from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, WritableDisk, read_whole
 from qstore.store.environment import Background
 from qstore.store.errors import disk_advice
-from qstore.store.inspect.layout import StoreLayout
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine, Outage
+
+if TYPE_CHECKING:
+    from qstore.store.inspect.layout import StoreLayout
 
 NAME: Final = "CLOSED"
 SYNCED: Final = "SYNCED"

@@ -22,9 +22,8 @@ twice. A plain dequeue has no tail and no checksum outside of version 2: the ver
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from qstore.formats.rhm.geometry import BLOCK_SIZE
@@ -110,8 +109,7 @@ class StartProgress:
 # ---- recovery ----
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredJournal:
+class RecoveredJournal(NamedTuple):
     """A journal that was read from end to end.
 
     Attributes:

@@ -34,7 +34,7 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -371,9 +371,9 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         if plan.entry is not None:
             moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
             name = str(moved.journal_id)
-            info = replace(info, incarnation=moved.incarnation, queue_name=plan.name, queue_record=moved.record)
+            info = info._replace(incarnation=moved.incarnation, queue_name=plan.name, queue_record=moved.record)
         else:
-            info = replace(info, incarnation=info.incarnation + 1)
+            info = info._replace(incarnation=info.incarnation + 1)
         path = posixpath.join(self._directory.part(BUILDING), name)
         journal, recovery = plan.source.journal, plan.source.recovery
         rebuilt = rebuild(self._environment, path, info, journal, recovery, seal=True)

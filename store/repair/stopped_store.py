@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -171,8 +170,7 @@ class StoppedStore(AbstractContextManager["StoppedStore"]):
     def info_of(self, info: JournalInfo, geometry: Geometry) -> JournalInfo:
         """The info file of a journal that is built anew from the one with `info`, before it grows again."""
         seconds, nanoseconds = divmod(self._environment.clock(), 1_000_000_000)
-        return replace(
-            info,
+        return info._replace(
             geometry=geometry,
             seconds=seconds,
             nanoseconds=nanoseconds,

@@ -32,7 +32,7 @@ import posixpath
 from array import array
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from qstore.formats.errors import RhmError
@@ -246,7 +246,7 @@ def _set_aside(disk: WritableDisk, old: JournalInfo, target: Target) -> None:
     if not target.stays:
         for number in range(old.geometry.files):
             disk.rename(data_path(directory, target.old_base, number), data_path(target.kept, target.kept_base, number))
-        info = replace(old, directory=target.kept, base_name=target.kept_base)
+        info = old._replace(directory=target.kept, base_name=target.kept_base)
         write_new(disk, posixpath.join(target.kept, target.kept_base + INFO_SUFFIX), encode_jinf(info))
         disk.sync_directory(target.kept)
         disk.remove(old_info)
@@ -459,8 +459,7 @@ def build(environment: Environment, content: Version1Content, geometry: Geometry
         OSError: it cannot be created.
     """
     disk, limit = environment.disk, content.info.auto_expand_limit
-    info = replace(
-        content.info,
+    info = content.info._replace(
         geometry=geometry,
         directory=target.directory,
         base_name=target.new_base,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
@@ -202,7 +201,7 @@ class _Start:
         entry, walked = self._ready(planned)
         info = walked.journal.info
         if info is not None and (info.is_unnamed or walked.journal.is_named_apart):
-            walked.journal.info = replace(info, queue_name=record.name, queue_record=entry.record)
+            walked.journal.info = info._replace(queue_name=record.name, queue_record=entry.record)
             name_journals(self._disk, {walked.journal.path: (record.name, entry.record)})
         journal = self._taken_up(walked, self._parameters.write_cache_bytes)
         walked.recovery.resolve(outcomes)

@@ -296,8 +296,7 @@ class Need(Enum):
     FINISH = "finish"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedJournal:
+class PlannedJournal(NamedTuple):
     """A journal, and its need.
 
     Attributes:
@@ -327,8 +326,7 @@ class PlannedJournal:
         return () if self.missing is None else (self.missing,)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedQueue:
+class PlannedQueue(NamedTuple):
     """A queue of the catalogue.
 
     Attributes:
@@ -342,8 +340,7 @@ class PlannedQueue:
     journal: PlannedJournal
 
 
-@dataclass(frozen=True, slots=True)
-class StartPlan:
+class StartPlan(NamedTuple):
     """The actions of a start.
 
     Attributes:

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,7 +45,7 @@ def build_rings(directory: Path, version: int, queues: int, count: int, data: by
         name = f"queue{number}"
         builder = JournalBuilder(version, geometry, queue_id=number, queue_name=name)
         if version == 2:
-            builder.info = replace(builder.info, queue_record=encode_queue(Queue(name)))
+            builder.info = builder.info._replace(queue_record=encode_queue(Queue(name)))
         builder.next_rid = number << 40
         builder.enqueue_many(count, data)
         builder.seal()

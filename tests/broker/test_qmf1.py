@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -349,7 +348,7 @@ def test_only_an_agent_that_speaks_version_2_names_itself_in_the_headers(has_ver
 
     async def scene() -> None:
         async with wired() as stage:
-            stage.broker.settings = replace(stage.broker.settings, management_version_2=has_version_2)
+            stage.broker.settings = stage.broker.settings._replace(management_version_2=has_version_2)
             console = Console(stage)
             for name, kind in (("qmf.default.direct", "direct"), ("qmf.default.topic", "topic")):
                 await stage.topology.declare_exchange(name, kind)  # those of version 2 are not there without it

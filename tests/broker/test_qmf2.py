@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,7 +172,7 @@ def test_high_and_low_marks_restart_with_each_interval() -> None:
 
 def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless() -> None:
     async def scene(stage: Wired, console: Console) -> None:
-        stage.broker.settings = replace(stage.broker.settings, management_publish=False)
+        stage.broker.settings = stage.broker.settings._replace(management_publish=False)
         await stage.topology.declare_queue("q")
         await stage.topology.declare_queue("data")
         await stage.topology.bind("data", TOPIC, "agent.ind.data.#")

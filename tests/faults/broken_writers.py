@@ -29,7 +29,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -96,7 +95,7 @@ def _with_indicator_0(write: Write) -> Write:
         return write
     header = decode_file_header(bytes(write.content).ljust(2 * SLOT_SIZE, b"\0"))
     assert header is not None
-    return write._replace(content=encode_header_slot(replace(header, overwrite_indicator=0)))
+    return write._replace(content=encode_header_slot(header._replace(overwrite_indicator=0)))
 
 
 class SameIndicator(JournalLife):

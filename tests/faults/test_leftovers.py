@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -110,7 +109,7 @@ def take_name(disk: SimulatedDisk) -> None:
     Catalogue(key_value).replace_queue(entry._replace(record=record))
     key_value.close()
     inode = disk.tree.inode(f"{ROOT}/jrnl/3/JournalData.jinf")
-    info = replace(decode_jinf(bytes(inode.content)), queue_name="queue-0", queue_record=record)
+    info = decode_jinf(bytes(inode.content))._replace(queue_name="queue-0", queue_record=record)
     inode.content, inode.durable = bytearray(encode_jinf(info)), bytearray(encode_jinf(info))
 
 

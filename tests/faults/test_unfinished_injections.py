@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +71,7 @@ def in_queue(root: Path) -> Counter[bytes]:
 def states_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     disk = CopyingDisk(root, root.parent / "states")
     with monkeypatch.context() as patch:
-        patch.setattr(qstore_quarantine, "tool_environment", lambda: replace(tool_environment(), disk=disk))
+        patch.setattr(qstore_quarantine, "tool_environment", lambda: tool_environment()._replace(disk=disk))
         assert inject(root, *WISHED).code == 0
     return disk.states
 
@@ -122,7 +121,7 @@ def test_a_mark_that_cannot_be_made_behind_an_injection(root: Path, monkeypatch:
             super().rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(qstore_quarantine, "tool_environment", lambda: replace(tool_environment(), disk=Failing()))
+        patch.setattr(qstore_quarantine, "tool_environment", lambda: tool_environment()._replace(disk=Failing()))
         run = inject(root, 1, 3)
     assert (run.code, run.out, run.err.count("\n")) == (2, b"", 1)
     assert f"{INDEX}: cannot be rewritten: Input/output error; the messages of entries 1, 3 are in " in run.err

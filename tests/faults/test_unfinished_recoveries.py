@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +55,7 @@ def watched_recovery(source: Path, root: Path, version: int, monkeypatch: pytest
     out.mkdir()
     disk = CopyingDisk(out, root / "states")
     with monkeypatch.context() as patch:
-        patch.setattr(qstore_recover, "tool_environment", lambda: replace(tool_environment(), disk=disk))
+        patch.setattr(qstore_recover, "tool_environment", lambda: tool_environment()._replace(disk=disk))
         assert invoke(source, out / "new", "--to-version", str(version)).report.code == 1
     assert sorted(os.listdir(out / "new")) == ["quarantine", "rhm"]
     return disk.states

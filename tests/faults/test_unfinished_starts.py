@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -187,7 +187,7 @@ def critical(lines: list[LogLine], path: Path) -> set[str]:
 
 def started(path: Path, **changes: Any) -> Start:
     lines: list[LogLine] = []
-    environment = replace(tool_environment(), **changes)
+    environment = tool_environment()._replace(**changes)
     MessageStore.open(environment, str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     return Start(critical(lines, path), content(path), kept(path), told(path))
 
@@ -224,7 +224,7 @@ def test_a_start_that_repairs(original: Path, tmp_path: Path, damage: Damaging) 
     states: list[tuple[Path, set[str]]] = []
     lines: list[LogLine] = []
     disk = CopyingDisk(path, tmp_path / "states", lambda state: states.append((state, critical(lines, path))))
-    MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    MessageStore.open(tool_environment()._replace(disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert len(states) > 2
     for state, already_reported in today(states, 2):
         shown = dump(state, "--outstanding", "--json")
@@ -261,7 +261,7 @@ def test_a_journal_that_was_withdrawn(original: Path, tmp_path: Path, removed: i
     assert told(path)[:2] == (0, [])
     lines: list[LogLine] = []
     disk = CopyingDisk(path, tmp_path / "states")
-    MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
+    MessageStore.open(tool_environment()._replace(disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert critical(lines, path) == set()
     assert len(disk.states) > 2
     for state in today(disk.states, 2):

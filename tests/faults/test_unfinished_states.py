@@ -90,7 +90,7 @@ def store(old: Path) -> Path:
 def watched(tmp_path: Path) -> Callable[[Path], tuple[CopyingDisk, Environment]]:
     def make(path: Path) -> tuple[CopyingDisk, Environment]:
         disk = CopyingDisk(path, tmp_path / "states")
-        return disk, replace(tool_environment(), disk=disk)
+        return disk, tool_environment()._replace(disk=disk)
 
     return make
 
@@ -148,7 +148,7 @@ def test_a_queue_that_is_refused(store: Path, watched: Any, tmp_path: Path, *, w
         opened_maps.append(RefusingKeyValue(tool_environment().open_key_value(path, create=create)))
         return opened_maps[-1]
 
-    environment = replace(environment, open_key_value=open_key_value, make_background=InlineBackground)
+    environment = environment._replace(open_key_value=open_key_value, make_background=InlineBackground)
     held = MessageStore.open(environment, str(store), PARAMETERS, VERSION, log=lambda _: None)
     held.end_recovery()
     begun = len(disk.states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -53,9 +52,9 @@ contents = st.builds(
 def test_the_layout_page() -> None:
     assert encode(CONTENT) == TEXT
     assert decode(TEXT) == CONTENT
-    assert encode(replace(CONTENT, close_record=True)) == RECORDED
-    assert decode(RECORDED) == replace(CONTENT, close_record=True)
-    hosts = replace(CONTENT, has_hosts=True)
+    assert encode(CONTENT._replace(close_record=True)) == RECORDED
+    assert decode(RECORDED) == CONTENT._replace(close_record=True)
+    hosts = CONTENT._replace(has_hosts=True)
     assert json.loads(encode(hosts)) == {
         **json.loads(TEXT),
         "version": 3,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ class Rounds:
 
     def __init__(self, path: Path) -> None:
         self.driver = HeldSync()
-        self.opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: self.driver), path)
+        self.opened = OpenedStore(tool_environment()._replace(make_driver=lambda _: self.driver), path)
         self.one, self.two = self.opened.make_queue("one"), self.opened.make_queue("two")
         self.calls = Calls()
         self.commit(1)
@@ -191,7 +190,7 @@ class Shop:
 
     def __init__(self, path: Path) -> None:
         self.path, self.driver = path, HeldSync()
-        environment = replace(tool_environment(), make_driver=lambda _: self.driver)
+        environment = tool_environment()._replace(make_driver=lambda _: self.driver)
         self.opened = OpenedStore(environment, path, PARAMETERS)
         self.journals = [self.opened.make_queue(name) for name in ("a", "b", "c")]
         self.calls = Calls()
@@ -329,7 +328,7 @@ class Sessions:
 
     def __init__(self, path: Path, *, is_watched: bool = True) -> None:
         self.driver = HeldSync()
-        self.opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: self.driver), path)
+        self.opened = OpenedStore(tool_environment()._replace(make_driver=lambda _: self.driver), path)
         self.queue = self.opened.make_queue("one")
         self.soon: list[Callable[[], None]] = []
         self.calls = Calls()
@@ -546,7 +545,7 @@ class ManyRounds:
 
     def __init__(self, path: Path, count: int) -> None:
         self.driver = HeldSync()
-        self.opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: self.driver), path)
+        self.opened = OpenedStore(tool_environment()._replace(make_driver=lambda _: self.driver), path)
         self.journals = [self.opened.make_queue(f"q-{number}") for number in range(count)]
         self.calls = Calls()
         self.append(*range(count))

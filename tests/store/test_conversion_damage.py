@@ -88,7 +88,7 @@ def test_a_message_that_is_partly_unreadable_is_left_out(old: OldStore, path: Pa
         def open(self, path: str) -> OsFile:
             return (BadFile if path.endswith("orders/JournalData.0000.jdat") else OsFile)(path)
 
-    environment = replace(tool_environment(), disk=BadDisk())
+    environment = tool_environment()._replace(disk=BadDisk())
     lines: list[LogLine] = []
     report = convert(environment, directory_of(path, environment), PARAMETERS, lines.append)
     assert [data for *_, data in content_of(path).queues["orders"]] == [b"first", b"last"]
@@ -223,7 +223,7 @@ def test_a_full_disk_leaves_the_old_store_alone(old: OldStore, path: Path) -> No
                 raise OSError(errno.ENOSPC, "No space left on device", path)
             return super().create(path, size)
 
-    environment = replace(tool_environment(), disk=FullDisk())
+    environment = tool_environment()._replace(disk=FullDisk())
     with pytest.raises(StoreError, match="No space left on device; free some space and start again"):
         convert(environment, directory_of(path, environment), PARAMETERS, print)
     assert sorted(os.listdir(path)) == ["rhm"]

@@ -31,8 +31,7 @@ def builder(request: pytest.FixtureRequest) -> JournalBuilder:
 
 
 def tell(disk: MemoryDisk, builder: JournalBuilder, geometry: Geometry) -> None:
-    fields = {name: getattr(builder.info, name) for name in builder.info.__dataclass_fields__}
-    disk.files[INFO] = encode_jinf(type(builder.info)(**{**fields, "geometry": geometry}))
+    disk.files[INFO] = encode_jinf(builder.info._replace(geometry=geometry))
 
 
 def rids(journal: Journal) -> list[int]:

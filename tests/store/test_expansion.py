@@ -389,7 +389,7 @@ class Disk(OsWritableDisk):
 
 
 def on_disk(path: Path, disk: Disk, **options: int | bool) -> OpenedStore:
-    environment = replace(tool_environment(), disk=disk)
+    environment = tool_environment()._replace(disk=disk)
     return OpenedStore(environment, path / "store", replace(parameters(), **options))
 
 
@@ -517,7 +517,7 @@ def test_spare_file_of_interrupted_growth_is_removed(tmp_path: Path) -> None:
     store.store.close()
     info = info_of(journal)
     spare = max(info.numbers) + 1
-    with_spare = replace(info, spare=(spare,))
+    with_spare = info._replace(spare=(spare,))
     Path(base + ".jinf").write_bytes(encode_jinf(with_spare))
     disk.create(f"{base}.{spare:04x}.jdat", 65536).close()
     assert not open_journal(disk, journal.directory).damage

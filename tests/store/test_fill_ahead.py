@@ -90,7 +90,7 @@ def background() -> CountedBackground:
 
 @pytest.fixture
 def opened(path: Path, background: CountedBackground) -> Iterator[OpenedStore]:
-    environment = replace(tool_environment(), make_background=lambda: background)
+    environment = tool_environment()._replace(make_background=lambda: background)
     opened = OpenedStore(environment, path)
     yield opened
     opened.store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def test_the_end_is_compared_with_how_far_the_journal_was_synced(
     journal = open_journal(builder.disk(), DIRECTORY)
     journal.path = "/store/jrnl/7"
     assert journal.info is not None
-    journal.info = replace(journal.info, incarnation=1)
+    journal.info = journal.info._replace(incarnation=1)
     found = recover_journal(journal, closing)
     assert found.flush == 4
     assert [each.kind for each in found.damage] == ([] if expected is None else [expected])
@@ -230,7 +229,7 @@ def test_a_header_of_another_file_costs_the_records_that_its_own_salt_verified(t
     (file,) = [file for file in sound.files.files if file.number == 1]
     assert isinstance(file, RingFile)
     assert file.header is not None
-    strange = replace(file.header, file_number=3, salt=file.header.salt ^ 1)
+    strange = file.header._replace(file_number=3, salt=file.header.salt ^ 1)
     content = Path(file.path).read_bytes()
     Path(file.path).write_bytes(encode_file_header(strange) + content[FILE_HEADER_SIZE:])
     journal = open_journal(OsDisk(), str(tmp_path / "journal"))

@@ -6,7 +6,6 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -444,7 +443,7 @@ def test_returned_file_with_an_old_header_is_not_read(store: Path) -> None:
     for path in (paths[0], store / "qls/jrnl2/q1" / paths[0].name):
         path.unlink()
     deleted = line_of(5)
-    header = replace(deleted.headers[4], seconds=deleted.headers[4].seconds - 10_000)
+    header = deleted.headers[4]._replace(seconds=deleted.headers[4].seconds - 10_000)
     second.write_bytes(encode_file_header(header) + deleted.files()[4][FILE_HEADER_SIZE:])
     result = recovered(store)
     assert (result.store.damage, rids(result)) == ([], list(range(5, 13)))

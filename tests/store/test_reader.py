@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,7 +145,7 @@ def test_every_file_is_the_middle_of_a_giant_record(version: int) -> None:
     for file in builder.files:
         header = decode_file_header(bytes(file[:SECTOR_SIZE]))
         assert header is not None
-        file[:SECTOR_SIZE] = encode_file_header(dataclasses.replace(header, first_record_offset=0))
+        file[:SECTOR_SIZE] = encode_file_header(header._replace(first_record_offset=0))
     recovered = recover(builder.disk())
     assert recovered.places == []
     assert recovered.end is not None

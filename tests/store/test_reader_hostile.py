@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 import time
 
@@ -214,7 +213,7 @@ def test_an_info_file_that_claims_a_giant_journal(version: int) -> None:
     kept = builder.enqueue(b"kept").header.rid
     builder.flush()
     disk = builder.disk()
-    info = dataclasses.replace(builder.info, geometry=Geometry(1000, 512 << 40))
+    info = builder.info._replace(geometry=Geometry(1000, 512 << 40))
     disk.files[f"{DIRECTORY}/JournalData.jinf"] = encode_jinf(info)
     begun = time.process_time()
     recovered = recover(disk)

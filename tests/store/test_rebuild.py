@@ -6,7 +6,6 @@ import errno
 import itertools
 import random
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,8 +93,8 @@ def environment_on(disk: SimulatedDisk) -> Environment:
 
 def info_for(found: Read, geometry: Geometry | None = None) -> JournalInfo:
     assert found.journal.info is not None
-    info = replace(found.journal.info, incarnation=found.journal.info.incarnation + 1)
-    return info if geometry is None else replace(info, geometry=geometry)
+    info = found.journal.info._replace(incarnation=found.journal.info.incarnation + 1)
+    return info if geometry is None else info._replace(geometry=geometry)
 
 
 def rebuilt(found: Read, disk: SimulatedDisk, geometry: Geometry | None = None, *, seal: bool = False) -> Rebuilt:

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -328,7 +327,7 @@ class TestPins:
                 made.enqueue(name, 100)
             snapshot, _ = made.snapshot()
             disk = OvertakingDisk()
-            environment = replace(made.environment, disk=disk)
+            environment = made.environment._replace(disk=disk)
             copy_snapshot(environment, snapshot, str(tmp_path / "first"))
             assert disk.reads == [f"{number}/JournalData.0000.jdat" for number in (1, 2, 3)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,7 +275,7 @@ def test_a_close_does_not_go_on_because_the_time_of_day_is_set_back(
     """It removes files of deleted queues for two seconds at most, and leaves the rest to the next start."""
     monkeypatch.setattr(growth, "MAX_REMOVED", 1)
     passed, back = itertools.count(0, growth.CLOSE_NS // 2), itertools.count(1 << 60, -growth.CLOSE_NS)
-    environment = replace(tool_environment(), monotonic=lambda: next(passed), clock=lambda: next(back))
+    environment = tool_environment()._replace(monotonic=lambda: next(passed), clock=lambda: next(back))
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders")
     calls = Calls()

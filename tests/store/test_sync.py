@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -610,14 +609,14 @@ def test_a_driver_that_does_not_start(make_background: Callable[[], Background])
 
 
 def test_a_store_without_a_driver_is_not_opened(tmp_path: Path) -> None:
-    environment = replace(tool_environment(), make_driver=lambda _: refuse(), make_background=ThreadBackground)
+    environment = tool_environment()._replace(make_driver=lambda _: refuse(), make_background=ThreadBackground)
     with pytest.raises(StoreError, match="too many processes"):
         OpenedStore(environment, tmp_path / "store")
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_driver(tmp_path: Path) -> None:
     driver = Noted()
-    environment = replace(tool_environment(), make_driver=lambda _: driver, make_background=ThreadBackground)
+    environment = tool_environment()._replace(make_driver=lambda _: driver, make_background=ThreadBackground)
     opened = OpenedStore(tool_environment(), tmp_path / "store")
     assert opened.store.close()
     (tmp_path / "store" / "rhm" / "STORE").write_bytes(b"nonsense")

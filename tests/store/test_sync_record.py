@@ -115,7 +115,7 @@ def test_unsynced_flush_is_not_recorded(path: Path, clock: Clock) -> None:
             return [] if self.is_held else super().completed(timeout)
 
     driver = Held()
-    environment: Environment = replace(tool_environment(), make_driver=lambda _: driver)
+    environment: Environment = tool_environment()._replace(make_driver=lambda _: driver)
     opened = at(OpenedStore(environment, path), clock)
     opened.make_queue("orders")
     send(opened, "orders")

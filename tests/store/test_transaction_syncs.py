@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def driver() -> CountingSync:
 
 @pytest.fixture
 def opened(path: Path, driver: CountingSync) -> OpenedStore:
-    return OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+    return OpenedStore(tool_environment()._replace(make_driver=lambda _: driver), path)
 
 
 @pytest.mark.parametrize(("queues", "syncs"), [(("a",), 1), (("a", "b"), 3), (("a", "b", "c"), 4)])
@@ -146,7 +145,7 @@ class HeldSync(InlineSync):
 def test_a_commit_does_not_wait_for_ever_while_others_are_always_in_the_prepared_list(path: Path) -> None:
     """Transactions of two busy queues arrive at the list before those that it has are through, again and again."""
     driver = HeldSync()
-    opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+    opened = OpenedStore(tool_environment()._replace(make_driver=lambda _: driver), path)
     for queue in ("busy", "busier", "quiet", "calm"):
         opened.make_queue(queue)
     store, others, calls = opened.store, Calls(), Calls()
@@ -177,7 +176,7 @@ def test_a_commit_does_not_wait_for_ever_while_others_are_always_in_the_prepared
 def test_plain_enqueue_does_not_wait_for_the_prepared_list(path: Path) -> None:
     """Not even if it waits for several journals at once, one of which a transaction waits for too."""
     driver = HeldSync()
-    opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)
+    opened = OpenedStore(tool_environment()._replace(make_driver=lambda _: driver), path)
     a, b, c = (opened.make_queue(queue) for queue in ("a", "b", "c"))
     store, others, calls = opened.store, Calls(), Calls()
     for _ in range(3):

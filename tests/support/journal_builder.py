@@ -421,5 +421,4 @@ class StoreBuilder:
     def _write_info(self, directory: str, queue: Queue) -> None:
         path = self.rhm / directory / "JournalData.jinf"
         info = decode_jinf(path.read_bytes())
-        fields = {name: getattr(info, name) for name in info.__dataclass_fields__}
-        path.write_bytes(encode_jinf(type(info)(**{**fields, "queue_record": encode_queue(queue)})))
+        path.write_bytes(encode_jinf(info._replace(queue_record=encode_queue(queue))))

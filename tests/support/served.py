@@ -12,7 +12,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -152,10 +151,10 @@ async def served(
     thresholds = gc.get_threshold()
     loop, driver = asyncio.get_running_loop(), make_driver()
     loop.set_default_executor(ThreadPoolExecutor(MAX_CLIENTS))
-    settings = replace(SETTINGS, **changed)
+    settings = SETTINGS._replace(**changed)
     store: Any = None
     if path is not None:
-        environment = replace(system_environment(), make_driver=lambda _: driver)
+        environment = system_environment()._replace(make_driver=lambda _: driver)
         store = PluggedStore.open(environment, str(path), StoreParameters(), "0", log=lambda line: None)
     broker = Broker(settings, store, loop.call_soon)
     broker.recover(restore_message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -195,13 +194,13 @@ BY_FILES: Final = "name and geometry are taken from the journal's files"
 def another_size(planted: Planted) -> None:
     """An info file that is sound and has another geometry."""
     info = decode_jinf(bytes(planted.read(INFO)))
-    planted.write(INFO, encode_jinf(replace(info, geometry=Geometry(2, 4096))))
+    planted.write(INFO, encode_jinf(info._replace(geometry=Geometry(2, 4096))))
 
 
 def another_queue(planted: Planted) -> None:
     """The info file of `bills`, as if its files had the same size."""
     info = decode_jinf(bytes(planted.read(INFO.replace("/1/", "/2/"))))
-    planted.write(INFO, encode_jinf(replace(info, geometry=Geometry(4, 8192))))
+    planted.write(INFO, encode_jinf(info._replace(geometry=Geometry(4, 8192))))
 
 
 INFOS: Final = [
@@ -233,7 +232,7 @@ NOT_CLEAN: Final = "the store counts as not closed cleanly"
 
 def other_store(planted: Planted) -> None:
     content = store_file.decode(bytes(planted.read(STORE)))
-    planted.write(STORE, store_file.encode(replace(content, store_id=UUID(int=1))))
+    planted.write(STORE, store_file.encode(content._replace(store_id=UUID(int=1))))
 
 
 def in_catalogue(change: Callable[[Catalogue, RocksKeyValue], None]) -> Callable[[Planted], None]:

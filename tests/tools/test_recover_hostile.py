@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -193,7 +192,7 @@ def test_the_topology_of_version_1(name: str, tmp_path: Path) -> None:
 def test_the_base_name_of_the_files(base: str, tmp_path: Path) -> None:
     planted = version_1_store(tmp_path / "store").copy(tmp_path / "copy")
     info = decode_jinf(bytes(planted.read("rhm/jrnl/0005/c.q2/JournalData.jinf")))
-    planted.write("rhm/jrnl/0005/c.q2/JournalData.jinf", encode_jinf(replace(info, base_name=base)))
+    planted.write("rhm/jrnl/0005/c.q2/JournalData.jinf", encode_jinf(info._replace(base_name=base)))
     recover_hostile(planted.path, tmp_path)
 
 
@@ -407,7 +406,7 @@ def test_a_malformed_queue_record(tmp_path: Path) -> None:
     name = "rhm/jrnl/1/JournalData.jinf"
     for record in (b"", b"\xff" * 100, UUID(int=1).bytes, bytes(1 << 16)):
         info = decode_jinf(bytes(planted.read(name)))
-        planted.write(name, encode_jinf(replace(info, queue_record=record)))
+        planted.write(name, encode_jinf(info._replace(queue_record=record)))
         assert base64.b64decode(json.loads(planted.read(name))["queue_record"]) == record
         recovery = recover_hostile(planted.path, tmp_path)
         assert len(recovery.dump().messages("orders")) > 0

@@ -8,7 +8,6 @@ writes its own times and ids: there only the entries are the same.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
@@ -53,7 +52,7 @@ _SOFTWARE: Final = "generated"  # no version, so that the bytes do not change wi
 def pinned_environment(seed: int, store: int) -> Environment:
     """A tool's environment with a clock and random numbers that depend on the arguments only."""
     source, ticks = seeded(seed, store, "environment"), count(BEGINNING * 1_000_000_000, _TICK)
-    return replace(tool_environment(), clock=lambda: next(ticks), random_bits=source.getrandbits)
+    return tool_environment()._replace(clock=lambda: next(ticks), random_bits=source.getrandbits)
 
 
 class GeneratedStore(Protocol):

@@ -6,8 +6,7 @@ Exchanges of these types use it, and bindings between exchanges (`exchange.Onwar
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import FED_ARGUMENTS, MATCH
@@ -259,8 +258,7 @@ def _normal(words: Iterable[str]) -> list[str]:
     return [*normal, "#"] if has_rest else normal
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
+class Criteria(NamedTuple):
     """The criteria of a headers exchange's binding. Equal if they match the same messages.
 
     They are in the binding's arguments: `x-match` is "all" or "any", and every other name that does not begin with "x-"

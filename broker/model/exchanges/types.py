@@ -28,7 +28,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model import xquery
 from qstore.broker.model.arguments import DELAYED_TYPE, HASH_HEADER, HASH_PROPERTY, HISTORY_LENGTH
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.delayed import DELAYED, delayed_type
@@ -53,7 +52,6 @@ from qstore.broker.model.exchanges.plugged import (
 )
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.topic import TopicExchange
-from qstore.broker.model.exchanges.xml import XML, xml_type
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -71,11 +69,21 @@ EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
     }
 )  # fmt: skip
 
+XML: Final = "xml"
+
+
+def _xml_type(arguments: TypedMap) -> type[Exchange]:
+    """As `xml.xml_type`, which few brokers need: it is imported with the first exchange of that type."""
+    from qstore.broker.model.exchanges.xml import xml_type
+
+    return xml_type(arguments)
+
+
 #: Type name -> the class for arguments, for all types whose arguments matter. These raise InvalidArgumentError.
 _BY_ARGUMENTS: Final[Mapping[str, Callable[[TypedMap], type[Exchange]]]] = MappingProxyType(
     {
         CONSISTENT_HASH: consistent_hash_type, DELAYED: delayed_type, RECENT_HISTORY: recent_history_type,
-        XML: xml_type,
+        XML: _xml_type,
     }
 )  # fmt: skip
 
@@ -117,8 +125,11 @@ def must_load(type_name: str) -> bool:
 
 def load_type(type_name: str) -> None:
     """Import what exchanges of this type need: that takes long, and is done outside of the event loop."""
-    if type_name == XML and xquery.is_available():
-        xquery.load()
+    if type_name == XML:
+        from qstore.broker.model import xquery  # not needed by most brokers
+
+        if xquery.is_available():
+            xquery.load()
     elif must_load(type_name):
         load_plugged(type_name)
 

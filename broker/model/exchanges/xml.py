@@ -34,8 +34,6 @@ from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Model")
 
-XML: Final = "xml"
-
 EVENTS_PER_STEP: Final = 2
 """Calls and returns of functions that count as one step of matching: some 10 ms for all of a message."""
 
@@ -43,7 +41,7 @@ EVENTS_PER_STEP: Final = 2
 class XmlExchange(Exchange):
     """An exchange of type xml."""
 
-    kind: ClassVar[str] = XML
+    kind: ClassVar[str] = "xml"
     is_keyed: ClassVar[bool] = False
     is_even: ClassVar[bool] = False
     is_destination: ClassVar[bool] = True

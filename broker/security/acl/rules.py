@@ -149,8 +149,7 @@ Counted: TypeAlias = Literal["connections", "queues"]
 """The objects that a quota limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule.
 
     Attributes:
@@ -206,8 +205,7 @@ class Rule:
         return f"{self.permission.value} {self.subject} {action} {object_type}{given}"
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """How many connections or queues each of some users may have.
 
     Attributes:

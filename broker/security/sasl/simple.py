@@ -14,7 +14,7 @@ message from none.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.broker.security.sasl.exchange import (
     MAX_RESPONSE,
@@ -158,8 +158,7 @@ class ExternalServer:
 # ---- the client's ends ----
 
 
-@dataclass(frozen=True, slots=True)
-class AnonymousClient:
+class AnonymousClient(NamedTuple):
     """Logs in without a name."""
 
     name: str = ANONYMOUS
@@ -197,8 +196,7 @@ class ClearTextClient:
         return self.start()
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalClient:
+class ExternalClient(NamedTuple):
     """Logs in as the user of the TLS certificate."""
 
     name: str = EXTERNAL

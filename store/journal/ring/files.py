@@ -37,7 +37,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -467,7 +467,7 @@ def _trust_second_number(file: RingFile, damage: list[Damage]) -> None:
         return
     kind, recorded = DamageKind.FILE_NUMBERS_DIFFER, header.file_number
     damage.append(Damage(file.path, FILE_NUMBER_OFFSETS[1], None, kind, recorded=recorded, number=file.number))
-    file.header = replace(header, file_number=file.number)
+    file.header = header._replace(file_number=file.number)
 
 
 def report_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation_headers: bool) -> None:

@@ -34,7 +34,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from qstore.formats.errors import RhmError
@@ -228,7 +227,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
     if info.numbers != change.before:
         raise RhmError(f"{path}: the journal's files are not those that its info file lists")
     if change.added:
-        _replace(disk, path, replace(info, spare=_sorted({*info.spare, *change.added})))
+        _replace(disk, path, info._replace(spare=_sorted({*info.spare, *change.added})))
     try:
         _create(disk, directory, info, change)
         _write(disk, path + NEW, _changed(info, change))
@@ -257,8 +256,7 @@ def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
 
 def _changed(info: JournalInfo, change: RingChange) -> JournalInfo:
     files, initial = len(change.after), info.initial_files or len(change.before)
-    return replace(
-        info,
+    return info._replace(
         geometry=Geometry(files, info.geometry.data_size),
         ring=() if is_plain_ring(change.after) else change.after,
         spare=_sorted({*info.spare, *change.removed}.difference(change.added)),
@@ -303,8 +301,7 @@ def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingC
             files.append(file)
             write_creation_header(file, info, number)
             if anchor is not None:
-                header = replace(
-                    anchor,
+                header = anchor._replace(
                     file_number=number,
                     overwrite_indicator=change.indicator,
                     first_record_offset=0,
@@ -322,7 +319,7 @@ def _boundary(disk: WritableDisk, directory: str, info: JournalInfo, change: Rin
     header = _header(disk, data_path(directory, info.base_name, change.boundary))
     anchor = _header(disk, data_path(directory, info.base_name, change.anchor))
     slot = other_slot(header.slot)
-    return replace(header, first_flush=anchor.first_flush, first_record_offset=0, slot=slot, is_boundary=True)
+    return header._replace(first_flush=anchor.first_flush, first_record_offset=0, slot=slot, is_boundary=True)
 
 
 def _header(disk: WritableDisk, path: str) -> FileHeader:

@@ -66,13 +66,15 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from qstore.store.errors import ThresholdError
 from qstore.store.journal.files import JournalFormat
 from qstore.store.log_lines import ENQCAPTHRESH
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def blocks_of(packed: Sequence[int]) -> Sequence[int]:

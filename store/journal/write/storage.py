@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Self
 
 from qstore.formats.errors import RhmError
@@ -141,7 +140,7 @@ def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) ->
             if info is None:
                 continue  # a start reports it
             path = posixpath.join(directory, info.base_name + INFO_SUFFIX)
-            content = encode_jinf(replace(info, queue_name=name, queue_record=record))
+            content = encode_jinf(info._replace(queue_name=name, queue_record=record))
             for each in (path, path + COPY_SUFFIX):
                 if each != path and not info.has_changed_ring:
                     useless.append(each)

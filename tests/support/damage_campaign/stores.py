@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -78,7 +77,7 @@ def _of_qpidd(open_fixture: StoreOpener, format_: str, name: str) -> CampaignSto
 def seeded_environment(seed: int) -> Environment:
     """A tool's, but for chance and time."""
     ticks = count(_FIRST_SECOND * 10**9, 10**6)
-    return replace(tool_environment(), random_bits=random.Random(seed).getrandbits, clock=partial(next, ticks))
+    return tool_environment()._replace(random_bits=random.Random(seed).getrandbits, clock=partial(next, ticks))
 
 
 def _version_2(directory: Path) -> list[CampaignStore]:
