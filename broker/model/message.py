@@ -17,7 +17,7 @@ from uuid import UUID
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 CC: Final = "CC"
@@ -361,6 +361,15 @@ class Message:
     @property
     def size_field(self) -> SizeField | None:
         """The field in its header that gives the size of its body; None if there is none."""
+        return None
+
+    def contents_of(self, bodies: Bodies, lead: bytes) -> Bodies | None:  # noqa: ARG002 – for subclasses
+        """The contents of messages like it, as bytes for other protocols; None if each has to be converted by itself.
+
+        Args:
+            bodies: their bodies, all of the same size.
+            lead: what the content of each begins with, before its body.
+        """
         return None
 
     def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – for subclasses

@@ -59,7 +59,9 @@ class MessageRun:
         largest: bytes of header and content of the largest, or more.
     """
 
-    __slots__ = ("_handlings", "_header_size", "_size", "bodies", "count", "field", "largest", "lead", "template")
+    __slots__ = (
+        "_contents", "_handlings", "_header_size", "_size", "bodies", "count", "field", "largest", "lead", "template",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +77,14 @@ class MessageRun:
         self.count = bodies.count
         self.largest = header_size + bodies.largest
         self._size = self.largest if bodies.is_even else 0  # of each, if it is the same
+        self._contents: tuple[Bodies | None] | None = None
+
+    @property
+    def contents(self) -> Bodies | None:
+        """What consumers of other protocols get, in the same buffer; None if each has to be converted by itself."""
+        if self._contents is None:
+            self._contents = (self.template.contents_of(self.bodies, self.lead) if self.bodies.is_even else None,)
+        return self._contents[0]
 
     def size(self, first: int, count: int) -> int:
         """Bytes of the headers and contents of `count` messages, as queues count them."""

@@ -23,7 +23,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import StreamRun
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
-from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic, run_as_basic
 from qstore.broker.protocols.consumer import FramedConsumer, HeldRun, SelectorCheck, with_numbers
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
@@ -197,10 +197,14 @@ class BasicConsumer(FramedConsumer):
     def room_for(self, run: MessageRun) -> int:
         """As `Consumer.room_for`."""
         channel = self.channel
-        connection, message = channel.connection, run.template
-        if connection.room <= 0 or not channel.can_send or not isinstance(message, BasicMessage):
+        connection = channel.connection
+        if connection.room <= 0 or not channel.can_send:
             return 0
-        if len(message.header) > connection.max_payload or run.bodies.largest > connection.max_payload:
+        found = run_as_basic(run)
+        if found is None:
+            return 0
+        message, bodies, _ = found
+        if len(message.header) > connection.max_payload or not 0 < bodies.largest <= connection.max_payload:
             return 0
         if self._no_local and run.may_be_of(connection.publisher):
             return 0
@@ -210,12 +214,14 @@ class BasicConsumer(FramedConsumer):
     def deliver_run(self, run: RunEntry) -> int:
         """As `Consumer.deliver_run`."""
         channel, messages, count = self.channel, run.run, run.count
-        connection, message = channel.connection, messages.template
-        assert isinstance(message, BasicMessage)
+        connection, found = channel.connection, run_as_basic(messages)
+        assert found is not None, "room_for has found it"
+        message, bodies, field = found
         header, routed = message.header, message.routed
+        if message is not messages.template:
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(header)
         start = self._starts.get(len(routed)) or self._make_start(len(routed))
         header_head = self._heads.get(len(header)) or self.make_head(len(header))
-        bodies, field = messages.bodies, messages.field
         fields: tuple[SizeField, ...] = ()
         body_head = self._body_heads.get(bodies.largest) or self.make_body_head(bodies.largest)
         first = channel.last_tag + 1
@@ -301,6 +307,10 @@ class StreamConsumer(TracedConsumer):
     def numbers_runs(self) -> bool:
         """As `Reader.numbers_runs`."""
         return True
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `BasicConsumer.room_for`: messages of other protocols are converted singly."""
+        return super().room_for(run) if isinstance(run.template, BasicMessage) else 0
 
     def deliver_run(self, run: RunEntry) -> int:
         """As `BasicConsumer.deliver_run`."""

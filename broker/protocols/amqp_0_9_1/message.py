@@ -38,6 +38,7 @@ from qstore.broker.model.message import (
     selected_keys,
 )
 from qstore.broker.model.message import Properties as NeutralProperties
+from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.message import (
     MESSAGE_ID_HEADER,
     SUBJECT_HEADER,
@@ -56,7 +57,7 @@ from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 MAX_FRAME: Final = 131_072
@@ -377,6 +378,31 @@ def as_basic(message: Message) -> BasicMessage | None:
     except (Amqp091Error, Amqp010Error, BrokerRecordError):
         return None
     return _basic(message, header, body, routed)
+
+
+def run_as_basic(run: MessageRun) -> tuple[BasicMessage, Bodies, SizeField | None] | None:
+    """What messages of a run have in common in their 0-9-1 form, their bodies, and the field that gives their sizes.
+
+    None if they have to be converted singly, or AMQP 0-9-1 cannot represent them.
+    """
+    template = run.template
+    if isinstance(template, BasicMessage):
+        return template, run.bodies, run.field
+    bodies = None if template.expires_at else run.contents
+    converted = None if bodies is None else template.converted(_template_as_basic)
+    if bodies is None or converted is None:
+        return None
+    header = SIZE_FIELD.set_in(converted.header, bodies.largest)
+    return _basic(template, header, b"", converted.routed), bodies, None
+
+
+def _template_as_basic(template: Message) -> BasicMessage | None:
+    """The template of a run in its 0-9-1 form, for bodies of bytes; with the size of an empty one."""
+    try:
+        header = encode_header(0, _properties(template, template.properties()))
+        return _basic(template, header, b"", encode_routed(template.exchange, template.routing_key))
+    except (Amqp091Error, Amqp010Error, BrokerRecordError):
+        return None
 
 
 def _basic(message: Message, header: bytes, body: Content, routed: bytes) -> BasicMessage:

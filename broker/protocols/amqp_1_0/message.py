@@ -78,7 +78,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value, plain_key
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import (
     EMPTY_MAP,
     LIST,
@@ -228,6 +228,24 @@ class SectionMessage(NativeMessage):
             return None
         lead = data[begin + len(head) : begin + len(head) + DESCRIPTOR_BYTES]
         return head + lead if lead in BODY_DESCRIPTORS else None
+
+    def contents_of(self, bodies: Bodies, lead: bytes) -> Bodies | None:
+        """As `Message.contents_of`: without the head of the data section, if each has just one, of the same size."""
+        size, begin = bodies.largest, bodies.at + bodies.start(0)
+        head = b""
+        for head_bytes in (_SMALL_HEAD, _LARGE_HEAD):
+            content = size + len(lead) - head_bytes
+            if content >= 0 and len(found := data_section(content)) == head_bytes:
+                head = found
+        if not head or not head.startswith(lead):
+            return None
+        head, stride = head[len(lead) :], size + bodies.gap
+        end = begin + stride * (bodies.count - 1) + 1
+        for at in range(len(head)):
+            if bodies.data[begin + at : end + at : stride] != head[at : at + 1] * bodies.count:
+                return None
+        kept = size - len(head)
+        return Bodies(bodies.data, bodies.at + len(head), bodies.starts, bodies.gap + len(head), kept, kept)
 
     # ---- delivered ----
 
