@@ -26,6 +26,7 @@ def statistics(caplog: pytest.LogCaptureFixture) -> Callable[[Wired], Awaitable[
     caplog.set_level(logging.INFO, "Model")
 
     async def begin(stage: Wired) -> Round:
+        pass_time(stage.broker, 0)  # the clock stands still from now on
         log = PeriodicLog(managed(stage.broker), 60, lambda _work: None)
         await log.write()
         assert caplog.messages == []
