@@ -664,7 +664,7 @@ class Queue:
         """How many messages from a position on, at most `most`, are not in `returns`."""
         returns = self.returns
         if len(returns) < most:
-            return min([each - position for each in returns if each >= position], default=most)
+            return min(most, min([each - position for each in returns if each >= position], default=most))
         return next((number for number in range(most) if position + number in returns), most)
 
     def _offer_others(self, limit: int, awaits: Callable[[Entry], bool] | None) -> bool:
