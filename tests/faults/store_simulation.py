@@ -692,7 +692,7 @@ class StoreLife:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
         self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
-        self.in_runs = self.to_several = 0
+        self.in_runs = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -1406,7 +1406,6 @@ class RunningLife(StoreLife):
         journals = [journal_of(queue) for queue in queues]
         rids, count = self.store.append.enqueue_run_to_all(journals, head, None, run, run.count, least)
         require(count == 0 or least <= count <= run.count, f"{count} of {run.count} appended, at least {least} or none")
-        self.to_several += count > 1 and len(queues) > 1
         for queue, rid in zip(queues, rids or [0] * len(queues), strict=True):
             for number in range(count):
                 (message,) = queue.pending[number - run.count].enqueues
@@ -1503,7 +1502,6 @@ class StoreCrashes(Simulator):
             self.counts[name] += getattr(life, name)
         self.counts["large"] += life.ended_large
         self.counts["in runs"] += life.in_runs
-        self.counts["to several"] += life.to_several
 
 
 # ---- a store that is asked for one thing after the other ----
