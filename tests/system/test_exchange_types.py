@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
@@ -138,8 +137,8 @@ def test_a_package_adds_an_exchange_type(make_broker: BrokerMaker, tmp_path: Pat
     broker.start()
     assert "Exchange type not implemented: x-sample" in broker.log_text()
     with (
-        pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="invalid exchange type"),
         channel_to(broker.port) as channel,
+        pytest.raises(ChannelClosedByBroker, match="invalid exchange type"),
     ):
         channel.exchange_declare("u", "x-sample")
     assert broker.stop() == 0

@@ -355,7 +355,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     if not values["passive"] and not is_type(type_name):
-        raise HardError(ReplyCode.COMMAND_INVALID, f"invalid exchange type '{type_name}'")
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, f"invalid exchange type '{type_name}'")
     work = channel.virtual_host.topology.declare_exchange(
         name,
         "" if values["passive"] else type_name,
