@@ -5,8 +5,8 @@ attaches a link of its own to the domain, for this one alone, and passes the mes
 
     credit      the client gets as much as the domain has given, `MAX_CREDIT` at most
     outcome     the client gets the one of the domain, so an accepted message is where it was sent to
-    failure     messages without an outcome get `modified` with delivery-failed, and the client's link is detached with
-                the reason; nothing is tried again
+    end         messages without an outcome get `modified` with delivery-failed
+    failure     likewise, and the client's link is detached with the reason; nothing is tried again
 
 While the domain takes nothing although it has given credit (its socket is full), the client's connection is not read.
 
@@ -18,7 +18,6 @@ Source: qpidd, Relay.cpp and Session.cpp (the address, the credit).
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import uuid4
 
@@ -70,9 +69,7 @@ class Relay:
 
     def __init__(self, interlinks: Interlinks, domain: Domain, node: str, link: RelayedLink, user: str) -> None:
         self._interlinks, self._domain, self._node, self._link = interlinks, domain, node, link
-        self._numbers: deque[int] = deque()  # the client's, of messages without an outcome, as they were sent
-        self._first = 1  # the number at the side of the first of them
-        self._outcomes: dict[int, Composite] = {}  # number at the side -> outcome, of those that are not the first
+        self._numbers: dict[int, int] = {}  # number at the side -> the client's, of messages without an outcome
         self._is_over = self._is_blocked = self._is_attached = False
         shovels, name = interlinks.shovels, f"{node}@{domain.settings.name}"
         broker = shovels.broker
@@ -101,8 +98,7 @@ class Relay:
             self._link.relay_settles(number, _IN_DOUBT)
             return
         is_full = self._side.is_full
-        self._numbers.append(number)
-        self._side.channel.publish(b"", b"", content)
+        self._numbers[self._side.channel.publish(b"", b"", content)] = number
         if is_full and not self._is_blocked:
             self._is_blocked = True
             self._link.relay_blocked(is_blocked=True)
@@ -121,9 +117,6 @@ class Relay:
         self._end()
         self._side.close()
         _LOG.info("%s has failed: %s", self._title, printable(reason))
-        for number in self._numbers:
-            self._link.relay_settles(number, _IN_DOUBT)
-        self._numbers.clear()
         self._link.relay_failed(InternalError(f"the link to the domain has ended: {reason}"))
 
     def _end(self) -> None:
@@ -132,6 +125,9 @@ class Relay:
         if self._is_blocked:
             self._is_blocked = False
             self._link.relay_blocked(is_blocked=False)
+        numbers, self._numbers = self._numbers, {}
+        for number in numbers.values():
+            self._link.relay_settles(number, _IN_DOUBT)
 
     # ---- its side ----
 
@@ -165,9 +161,7 @@ class Relay:
         """As `MessageOwner.on_message`: the link only sends."""
 
     def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:  # noqa: ARG002 – the outcome has it
-        """As `MessageOwner.on_confirmed`: the client gets the outcomes, in the order of its messages."""
+        """As `MessageOwner.on_confirmed`: the client gets the outcomes."""
         state = self._side.channel.outcome or Composite("released", {})
-        self._outcomes.update(dict.fromkeys(range(first, last + 1), state))
-        while self._first in self._outcomes:
-            self._link.relay_settles(self._numbers.popleft(), self._outcomes.pop(self._first))
-            self._first += 1
+        for each in range(first, last + 1):
+            self._link.relay_settles(self._numbers.pop(each), state)

@@ -40,6 +40,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.broker_records.topology import GeneralObject, without_passwords
 from qstore.formats.values import typed_map
 from tests.broker.federation.test_shovel import AcknowledgesAtOnce, AcknowledgesTheNext
@@ -324,6 +325,35 @@ def test_a_relayed_link_ends_with_the_one_of_the_client() -> None:
     life.worlds.run()
     assert not domain.relays
     assert not any(getattr(each, "container", "") == "here" and each.sessions for each in life.far.machines)
+
+
+def test_messages_of_a_relay_that_the_client_detaches_do_not_count_as_outstanding() -> None:
+    life = Life()
+    client = relayed(life)
+    client.publish(b"1", durable=True)
+    client.publish(b"2", durable=True, settled=True)
+    life.worlds.run()
+    assert client.outcomes() == []
+    client.do("detach", handle=0, closed=True)
+    assert client.outcomes() == [(0, 0, "modified")]
+    assert len(client.take("detach")) == 1
+    (session,) = client.machine.sessions.values()
+    assert session.outstanding_commands == 0
+
+
+def test_outcomes_do_not_wait_for_those_of_earlier_messages() -> None:
+    life = Life()
+    client = relayed(life)
+    for number in range(3):
+        client.publish(b"%d" % number, durable=True)
+    life.worlds.run()
+    (relay,) = life.interlinks.domains["far"].relays
+    channel = relay._side.channel  # type: ignore[attr-defined]
+    channel.on_outcome(1, 2, Composite("accepted", {}))
+    client.sync()
+    assert client.outcomes() == [(1, 2, "accepted")]
+    life.kill_far()
+    assert client.outcomes() == [(0, 0, "modified")]
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
