@@ -248,10 +248,10 @@ def _sql_operand(token: Token) -> Node:
 
 def _sql_number(token: Token) -> int | float:
     text = token.text
-    number = fitting(int(text)) if text.isdigit() and len(text) < _MAX_DIGITS else float(text)
+    number = float(text)
     if math.isinf(number):
         raise SelectorError(token.position, "the number is too large")
-    return number
+    return fitting(int(text)) if text.isdigit() and len(text) < _MAX_DIGITS else number
 
 
 def _sql_field(token: Token) -> Callable[[Candidate], Operand]:

@@ -180,6 +180,7 @@ def test_conditions_in_sql_select_messages_of_other_protocols(world: World, clie
         ("a = 'b", "the quotes are not closed"),
         ("a LIKE 0x48", "'0x48' is not expected here"),
         (f"a = {'9' * 500}", "the number is too large"),
+        (f"a = {'9' * 310}", "the number is too large"),
         ("a" * 8193, "has 8193 characters, more than 8192"),
     ],
 )
