@@ -17,7 +17,8 @@ The agent cannot see on whose behalf it is asked. So the broker asks for it whet
 access rules), may call the method (lookup 8), and may publish to the agent's key.
 
 Agents of AM1, the form of Qpid M3, are located, queried and called likewise, in their form. An object of theirs is
-found among those of its class. What they publish unasked reaches consoles of AM1 only: its keys do not name the agent.
+found among those of its class, also before a method is called: the call does not say the class, which the permission
+is for. What they publish unasked reaches consoles of AM1 only: its keys do not name the agent.
 
 Limits: requests under way, the time and the bytes of an answer, the elements of a class. All of it is done in time
 slices. An answer about one object has that object, or none, whatever the agent sends.
@@ -350,6 +351,13 @@ class Proxies:
                 answer.add(_schema_id(key, each.kind))
         answer.flush()
 
+    async def _has(self, agent: RemoteAgent, wanted: ObjectId, of: ClassKey, caller: Caller) -> bool:
+        """Whether an agent has the object, and it is of that class, which a call of AM1 does not say to the agent."""
+        query = typed_map({"_class": of[1], "_package": of[0]})
+        async with aclosing(self._get(agent, query, caller)) as objects:
+            found = [key async for key, message, _ in objects if message.fields["object"] == wanted]
+        return any(key[:2] == of[:2] for key in found)
+
     async def _get(
         self, agent: RemoteAgent, query: TypedMap, caller: Caller
     ) -> AsyncGenerator[tuple[ClassKey, Message, dict[str, Any]], None]:
@@ -396,6 +404,8 @@ class Proxies:
             raise UnknownMethodError(f"class {printable(class_name)} has no method {printable(method)}")
         rest = _encoded(arguments, Arguments(given))
         names = (*key, method) if agent.dialect is Dialect.AM2 else (method,)
+        if agent.dialect is Dialect.AM1 and not await self._has(agent, wanted, key, caller):
+            raise UnknownObjectError(f"there is no object {printable(name)}")
         async with aclosing(self._ask(agent, "M", wanted, *names, rest=rest, caller=caller)) as bodies:
             body = await anext(bodies)
         message = _decoded(body, 0, agent.dialect)

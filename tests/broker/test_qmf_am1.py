@@ -365,18 +365,29 @@ def test_agents_answer_consoles_of_version_2() -> None:
             assert first["_values"] == {"name": "n7", "parent": {"_object_name": str(_ATTIC)}, "celsius": 20.5}
 
         def called(request: Any) -> list[bytes]:
+            if request.opcode == "G":
+                return found(request)
             asked.append((request.fields["object"], request.fields["method"]))
             return [encode_message("m", request.sequence, 0, "OK", rest=encode("double", 22.0), dialect=AM1)]
 
         call = {"_object_id": {"_object_name": name}, "_method_name": "calibrate", "_arguments": {"by": 1.5}}
         (reply,) = await do("_method_request", call, called)
-        assert asked == [(_ATTIC, "calibrate")]
+        assert asked.pop() == (_ATTIC, "calibrate")
+        assert asked.pop() == {"_class": "sensor", "_package": "com.example"}
         assert reply.content["_arguments"] == {"celsius": 22.0}
         refused = encode_message("m", 0, 4, "too much", dialect=AM1)
-        (reply,) = await do(
-            "_method_request", call, lambda request: [refused[:4] + struct.pack(">I", request.sequence) + refused[8:]]
-        )
+
+        def refuses(request: Any) -> list[bytes]:
+            answer = refused[:4] + struct.pack(">I", request.sequence) + refused[8:]
+            return found(request) if request.opcode == "G" else [answer]
+
+        (reply,) = await do("_method_request", call, refuses)
         assert reply.values["error_text"] == "too much"
+        asked.clear()
+        other = {**call, "_object_id": {"_object_name": f"com.example:sensor:{_ATTIC._replace(number=9)}"}}
+        (reply,) = await do("_method_request", other, called)
+        assert "there is no object" in reply.values["error_text"]
+        assert asked == [{"_class": "sensor", "_package": "com.example"}], "a call would not say the class"
 
     play_with_console(scene)
 
