@@ -263,6 +263,10 @@ class MessageStore:
             self._lock.watch(path)
         self._journals_opened(started)
         self._background = self._environment.make_background()
+        self._returns = Returns(
+            self._environment.disk, self.directory, self.store_id, self.journals, self._background, self._log
+        )
+        self._opened.callback(self._returns.let_go)
         self._opened.callback(self._background.close)
         self._synced = SyncRecorder(
             self.directory, self.store_id, lambda: mirrored.batch, self.journals, self.prepared_list,
@@ -274,9 +278,6 @@ class MessageStore:
         if started.has_replaced:
             remove_close_record(self._environment.disk, self.directory)
         remove_delivered(self._environment.disk, self.directory)
-        self._returns = Returns(
-            self._environment.disk, self.directory, self.store_id, self.journals, self._background, self._log
-        )
         self._returns.read()
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
@@ -301,7 +302,7 @@ class MessageStore:
         self.changes = Changes(
             self._environment, stock, self.parameters, catalogue, TakenNames(self.topology),
             self.directory.admit_hosts, self._lock.is_in_place, self._background, flusher,
-            self._expansion, compression, self.journals, held, log,
+            self._expansion, compression, self.journals, held, self._returns, log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             disk, self.directory, catalogue, self._background, flusher,

@@ -67,7 +67,7 @@ class Returns:
         self._journals, self._background, self._log = journals, background, log
         self._counts: Counts = {}
         self._known = 0  # messages in these
-        self._waiting: list[tuple[int, int, int]] = []  # queue id, record id, count: not yet written
+        self._waiting: dict[tuple[int, int], int] = {}  # queue id, record id -> count: not yet written
         self._file: WritableFile | None = None
         self._end = 0  # bytes of the file
         self._is_writing = self._has_failed = self._is_closing = False
@@ -82,13 +82,12 @@ class Returns:
             return
         self._end = len(content) // _RECORD_BYTES * _RECORD_BYTES
         for queue_id, first, count, returns in _decoded(content, self._store_id):
-            for rid in range(first, first + min(count, MAX_COUNTS)):
-                self._set(queue_id, rid, returns)
-        for queue_id, counts in self._counts.items():
             journal = self._journals.get(queue_id)
-            for rid in [rid for rid in counts if journal is None or journal.writer.records.where(rid) is None]:
-                del counts[rid]
-        self._forget_queues()
+            if journal is None:
+                continue
+            for rid in range(first, first + min(count, MAX_COUNTS)):
+                if journal.writer.records.where(rid) is not None:
+                    self._set(queue_id, rid, returns)
 
     def of(self, queue_id: int) -> Mapping[int, int]:
         """Record ids of a queue's messages, and how often each has returned."""
@@ -99,27 +98,44 @@ class Returns:
         if count is None:
             if self._counts.get(queue_id, {}).pop(rid, None) is not None:
                 self._known -= 1
-        elif not self._has_failed and self._set(queue_id, rid, count) and not self._is_closing:
-            self._waiting.append((queue_id, rid, count))
+                self._waiting.pop((queue_id, rid), None)
+        elif self._has_failed or queue_id not in self._journals or not self._set(queue_id, rid, count):
+            return
+        elif not self._is_closing:
+            self._waiting[queue_id, rid] = count
             if not self._is_writing:
                 self._write()
+
+    def forget(self, queue_id: int) -> None:
+        """Forget the messages of a queue that was deleted."""
+        counts = self._counts.pop(queue_id, {})
+        self._known -= len(counts)
+        if self._waiting:
+            for rid in counts:
+                self._waiting.pop((queue_id, rid), None)
 
     def will_close(self) -> None:
         """Write nothing more in the background: `close` writes everything."""
         self._is_closing = True
 
     def close(self) -> None:
-        """Write the file anew, once the background is idle; remove it if there is nothing to write. Raises OSError."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._forget_queues()
+        """Write the file anew, once the background is idle; remove it if there is nothing to write."""
+        self.let_go()
         path = self._directory.part(NAME)
-        if self._known:
-            self._directory.replace(NAME, _encoded(self._all(), self._store_id))
-        elif self._disk.is_file(path):
-            self._disk.remove(path)
-            self._disk.sync_directory(self._directory.root)
+        try:
+            if self._known:
+                self._directory.replace(NAME, _encoded(self._all(), self._store_id))
+            elif self._disk.is_file(path):
+                self._disk.remove(path)
+                self._disk.sync_directory(self._directory.root)
+        except OSError as error:
+            self._fail(error)
+
+    def let_go(self) -> None:
+        """Close the file. The background is idle."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _set(self, queue_id: int, rid: int, count: int) -> bool:
         """Returns whether there is room for it."""
@@ -134,18 +150,10 @@ class Returns:
     def _all(self) -> list[tuple[int, int, int]]:
         return [(queue_id, rid, count) for queue_id, counts in self._counts.items() for rid, count in counts.items()]
 
-    def _forget_queues(self) -> None:
-        """Forget queues that are no longer there, or have no such messages."""
-        self._counts = {
-            number: counts for number, counts in self._counts.items() if counts and number in self._journals
-        }
-        self._known = sum(map(len, self._counts.values()))
-
     def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         self._is_writing = True
         if self._end >= _SPARE and self._end > 4 * _RECORD_BYTES * self._known:
-            self._forget_queues()
             counts = self._all()
             self._background.run(lambda: self._replace(counts), self._written, self._fail)
         else:
@@ -153,14 +161,13 @@ class Returns:
 
     def _replace(self, counts: list[tuple[int, int, int]]) -> int:
         content = _encoded(counts, self._store_id)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.let_go()
         self._directory.replace(NAME, content)
         return len(content)
 
-    def _append(self, counts: list[tuple[int, int, int]]) -> int:
-        appended, path = _encoded(counts, self._store_id), self._directory.part(NAME)
+    def _append(self, counts: Mapping[tuple[int, int], int]) -> int:
+        path = self._directory.part(NAME)
+        appended = _encoded([(queue_id, rid, count) for (queue_id, rid), count in counts.items()], self._store_id)
         if self._file is None:
             is_there = self._disk.is_file(path)
             self._file = self._disk.open_writable(path) if is_there else self._disk.create(path, 0)

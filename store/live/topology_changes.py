@@ -61,6 +61,7 @@ from qstore.store.live.commit import Flusher
 from qstore.store.live.growth import Expansion, HeldDirectories
 from qstore.store.live.journal_stock import JournalStock
 from qstore.store.live.queue_journal import QueueJournal, resume_journal
+from qstore.store.live.returns import Returns
 from qstore.store.log_lines import LogLine, Outage
 from qstore.store.parameters import StoreParameters
 
@@ -108,6 +109,7 @@ class Changes:
         compression: compresses their messages.
         journals: queue id -> journal; updated here.
         held: removes the directories of deleted queues.
+        returns: forgets their messages.
         log: receives log lines.
     """
 
@@ -126,6 +128,7 @@ class Changes:
         compression: Compression,
         journals: dict[int, QueueJournal],
         held: HeldDirectories,
+        returns: Returns,
         log: Callable[[LogLine], None],
     ) -> None:
         self._environment, self._stock, self._parameters = environment, stock, parameters
@@ -134,7 +137,7 @@ class Changes:
         self._journals, self._log = journals, log
         self._names, self._admit_hosts, self._is_in_place = names, admit_hosts, is_in_place
         self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
-        self._held = held
+        self._held, self._returns = held, returns
         what = "queue journals cannot be created or removed"
         self._outage = Outage(what, "queue journals can be created or removed again", log)
 
@@ -227,6 +230,7 @@ class Changes:
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)
+            self._returns.forget(journal.queue_id)
             self._outage.worked()
             journal.delete()
             self._flusher.forget(journal)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.environment import Environment
 from qstore.store.live import returns as returns_module
 from tests.support.compiled import replaces
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import Calls, OpenedStore
 
 
 def file_of(path: Path) -> Path:
@@ -146,6 +147,67 @@ def test_the_counts_of_a_store_are_limited(
     last = OpenedStore(environment, killed(opened))
     assert known(last) == {rids[0]: 2, rids[3]: 7}
     last.store.close()
+
+
+@replaces
+def test_messages_and_queues_that_are_gone_leave_room_for_others(
+    environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returns_module, "MAX_COUNTS", 2)
+    opened, rids = noted(environment, path)
+    store, first, second = opened.store, opened.store.journals[1], opened.make_queue("other")
+    others = [opened.enqueue(second, b"m") for _ in range(2)]
+    opened.flush(second)
+    calls = Calls()
+    store.changes.delete_queue(first, calls)
+    opened.wait(calls)
+    store.returned(first, rids[5], 1)  # its consumers release what they hold
+    for rid in others:
+        store.returned(second, rid, 3)
+        settle(opened)
+    opened = OpenedStore(environment, killed(opened))
+    assert known(opened) == dict.fromkeys(others, 3)
+    second = opened.store.journals[2]
+    opened.store.append.dequeue(second, others[0])
+    opened.store.returned(second, others[0], None)
+    last = opened.enqueue(second, b"m")
+    opened.flush(second)
+    opened.store.returned(second, last, 4)
+    opened = OpenedStore(environment, killed(opened, "again"))
+    assert known(opened) == {others[1]: 3, last: 4}
+    opened.store.close()
+
+
+def test_what_waits_for_the_background_is_limited(environment: Environment, path: Path) -> None:
+    opened, rids = noted(environment, path)
+    store, journal = opened.store, opened.store.journals[1]
+    returns = store._returns
+    returns._is_writing = True
+    for count in range(100):
+        store.returned(journal, rids[0], count)
+        store.returned(journal, rids[1], count)
+        store.returned(journal, rids[2], count)
+        store.returned(journal, rids[2], None)
+    assert returns._waiting == {(1, rids[0]): 99, (1, rids[1]): 99}
+    returns._written(returns._end)
+    last = OpenedStore(environment, killed(opened))
+    assert known(last) == {rids[0]: 99, rids[1]: 99, rids[3]: 7, rids[4]: 7, rids[9]: 0}
+    last.store.close()
+
+
+def test_a_store_is_closed_cleanly_without_the_file(environment: Environment, path: Path) -> None:
+    opened, _ = noted(environment, path)
+
+    def refuse(_: StoreDirectory, name: str, content: bytes) -> None:
+        if name == returns_module.NAME:
+            raise OSError(28, "No space left on device")
+        replace(_, name, content)
+
+    replace = StoreDirectory.replace
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoreDirectory, "replace", refuse)
+        assert opened.store.close()
+    assert [text for text in opened.texts if "how often messages have returned" in text]
 
 
 def test_a_disk_that_does_not_take_it_is_logged_once(environment: Environment, path: Path) -> None:
