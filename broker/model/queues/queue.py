@@ -642,12 +642,13 @@ class Queue:
         most = min(run.count, limit - run.position)
         if len(waiting) > 1:
             most = min(most // len(waiting), MAX_SHARED)
-        if self.returns:  # those have a number each
-            most = self._uncounted(run.position, most)
-        if most < MIN_RUN:
+        returns = self.returns  # messages there have a number each
+        if most < MIN_RUN or (returns and run.position in returns):
             return False
         taker = waiting[0]
         most = min(most, taker.room_for(run.run))
+        if returns:
+            most = self._uncounted(run.position, most)
         if most < MIN_RUN:
             return False
         held = self.order.hold(run, most)
@@ -661,9 +662,9 @@ class Queue:
         return True
 
     def _uncounted(self, position: int, most: int) -> int:
-        """How many messages from a position on, at most `most`, are not in `returns`."""
+        """How many messages from a position on, at most `most`, are not in `returns`: in no more steps than that."""
         returns = self.returns
-        if len(returns) < most:
+        if len(returns) < MIN_RUN:
             return min(most, min([each - position for each in returns if each >= position], default=most))
         return next((number for number in range(most) if position + number in returns), most)
 
