@@ -5,7 +5,7 @@ attaches a link of its own to the domain, for this one alone, and passes the mes
 
     credit      the client gets as much as the domain has given, `MAX_CREDIT` at most
     outcome     the client gets the one of the domain, so an accepted message is where it was sent to
-    end         messages without an outcome get `modified` with delivery-failed
+    end         messages without an outcome get `modified` with delivery-failed; so does what is settled without one
     failure     likewise, and the client's link is detached with the reason; nothing is tried again
 
 While the domain takes nothing although it has given credit (its socket is full), the client's connection is not read.
@@ -24,7 +24,7 @@ from uuid import uuid4
 from qstore.broker.federation.link_peer import LinkSide
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError
-from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -162,6 +162,8 @@ class Relay:
 
     def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:  # noqa: ARG002 – the outcome has it
         """As `MessageOwner.on_confirmed`: the client gets the outcomes."""
-        state = self._side.channel.outcome or Composite("released", {})
+        state = self._side.channel.outcome
+        if state is None or state.name not in OUTCOMES:
+            state = _IN_DOUBT
         for each in range(first, last + 1):
             self._link.relay_settles(self._numbers.pop(each), state)

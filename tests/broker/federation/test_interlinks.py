@@ -41,6 +41,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.topology import GeneralObject, without_passwords
 from qstore.formats.values import typed_map
 from tests.broker.federation.test_shovel import AcknowledgesAtOnce, AcknowledgesTheNext
@@ -349,9 +350,10 @@ def test_outcomes_do_not_wait_for_those_of_earlier_messages() -> None:
     life.worlds.run()
     (relay,) = life.interlinks.domains["far"].relays
     channel = relay._side.channel  # type: ignore[attr-defined]
-    channel.on_outcome(1, 2, Composite("accepted", {}))
+    channel.on_outcome(2, 2, Composite("accepted", {}))
+    channel.on_outcome(1, 1, Composite("declared", {"txn_id": Value("binary", bytes(5000))}))
     client.sync()
-    assert client.outcomes() == [(1, 2, "accepted")]
+    assert client.outcomes() == [(1, 1, "modified"), (2, 2, "accepted")]
     life.kill_far()
     assert client.outcomes() == [(0, 0, "modified")]
 
