@@ -692,7 +692,7 @@ class StoreLife:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
         self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
-        self.in_runs = 0
+        self.in_runs = self.counted = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -1454,6 +1454,35 @@ class RunningLife(StoreLife):
         return rid, several
 
 
+class ReturningLife(StoreLife):
+    """One whose messages return to their queues, and their numbers of returns tell which message they are of."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for queue_id, journal in self.store.journals.items():
+            for rid, count in self.store._returns.of(queue_id).items():
+                require(journal.writer.records.where(rid) is not None, f"returns of message {rid}, which is gone")
+                require(count % 1000 == self._mark(queue_id, rid), f"message {rid} has the returns of another one")
+                self.counted += 1
+
+    @staticmethod
+    def _mark(queue_id: int, rid: int) -> int:
+        return (queue_id * 37 + rid) % 1000
+
+    def deeds(self) -> list[tuple[Callable[[], object], int]]:
+        """What may be done, with weights."""
+        return [*super().deeds(), (self.return_messages, 20)]
+
+    def return_messages(self) -> None:
+        """Some messages return once more; of others the number is not needed any more."""
+        for queue in self.some_queues():
+            journal = journal_of(queue)
+            for message in queue.available.values():
+                if message.rid is not None and self.rng.random() < 0.5:
+                    count = 1000 * self.rng.randint(1, 9) + self._mark(journal.queue_id, message.rid)
+                    self.store.returned(journal, message.rid, None if self.rng.random() < 0.1 else count)
+
+
 class GrowingLife(StoreLife):
     """A store whose journals grow, and give files back as soon as they do not need them."""
 
@@ -1502,6 +1531,7 @@ class StoreCrashes(Simulator):
             self.counts[name] += getattr(life, name)
         self.counts["large"] += life.ended_large
         self.counts["in runs"] += life.in_runs
+        self.counts["counted"] += life.counted
 
 
 # ---- a store that is asked for one thing after the other ----

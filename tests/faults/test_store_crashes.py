@@ -7,14 +7,19 @@ Two histories with some 300 kill points each belong to every run, and each day h
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
 import qstore.store.live.commit as commit
 import qstore.store.live.growth as growth
+import qstore.store.live.returns as returns
 import qstore.store.live.transactions as transactions
+from qstore.store.disk import read_whole
 from qstore.store.errors import StoreError
 from qstore.store.journal.write.growth import make_ring_change
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
@@ -24,6 +29,7 @@ from tests.faults.store_simulation import (
     CompressingLife,
     GrowingLife,
     LargeLife,
+    ReturningLife,
     RunningLife,
     StoreCrashes,
     StoreLife,
@@ -97,6 +103,43 @@ def test_promises_hold_for_each_message_of_a_run(part: int) -> None:
         crashes.run(seed, steps=70)
     assert crashes.kill_points > 50
     assert crashes.counts["in runs"] > 0
+
+
+@replaces
+def test_returns_are_known_of_the_right_messages_after_every_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "_SPARE", 256)
+    crashes = StoreCrashes(share=0.1, life_class=ReturningLife)
+    for seed in seeds_of_the_day(2):
+        crashes.run(seed)
+    assert crashes.kill_points > 20
+    assert crashes.counts["counted"] > 0
+
+
+@replaces
+@pytest.mark.parametrize("broken", ["checksum", "messages that are gone"])
+def test_returns_of_wrong_messages_are_detected(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "_SPARE", 256)
+    if broken == "checksum":
+        monkeypatch.setattr(returns, "_decoded", _unchecked)
+    else:
+        monkeypatch.setattr(returns.Returns, "read", _read_all)
+    crashes = StoreCrashes(share=0.1, life_class=ReturningLife)
+    with pytest.raises(BrokenPromiseError, match="returns of"):
+        crashes.run_all(SEEDS_FOR_BROKEN)
+
+
+def _unchecked(content: bytes, _: UUID) -> Iterator[tuple[int, int, int, int]]:
+    for queue_id, first, count, number, _, _ in struct.iter_unpack("<QQIIII", content[: len(content) // 32 * 32]):
+        yield queue_id, first, count, number
+
+
+def _read_all(self: Any) -> None:
+    path = self._directory.part(returns.NAME)
+    content = read_whole(self._disk, path, 1 << 20) if self._disk.is_file(path) else b""
+    self._end = len(content) // 32 * 32
+    for queue_id, first, count, number in returns._decoded(content, self._store_id):
+        for rid in range(first, first + count):
+            self._set(queue_id, rid, number)
 
 
 def test_promises_hold_with_queues_that_compress() -> None:
