@@ -210,12 +210,15 @@ def _java_store(disk: Disk, path: str) -> tuple[str, str] | None:
     for depth in range(_JAVA_LEVELS):
         below: list[str] = []
         for each in level:
-            names = disk.names(each)
-            for what, is_it in _JAVA_STORES.items():
-                if is_it(names):
-                    return what, each
-            if depth + 1 < _JAVA_LEVELS:
-                below += (there for name in names if disk.is_directory(there := posixpath.join(each, name)))
+            try:
+                names = disk.names(each)
+                found = next((what for what, is_it in _JAVA_STORES.items() if is_it(names)), None)
+                if found is not None:
+                    return found, each
+                if depth + 1 < _JAVA_LEVELS:
+                    below += (there for name in names if disk.is_directory(there := posixpath.join(each, name)))
+            except OSError:  # somebody else's directory: what is wanted is not there
+                continue
         level = below[:_JAVA_DIRECTORIES]
     return None
 

@@ -218,6 +218,25 @@ def test_input_without_a_store_is_refused(tmp_path: Path, make: object, says: st
         find_layout(OsDisk(), str(path))
 
 
+class Locked(OsDisk):
+    """A disk with a directory of somebody else's."""
+
+    def names(self, directory: str) -> list[str]:
+        if directory.endswith("/private"):
+            raise PermissionError(errno.EACCES, "Permission denied", directory)
+        return super().names(directory)
+
+
+def test_what_cannot_be_read_below_is_not_searched(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    with pytest.raises(UnusableInputError, match="no store here"):
+        find_layout(Locked(), str(tmp_path))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/00000000.jdb").write_text("x")
+    with pytest.raises(UnusableInputError, match="a Berkeley DB JE store"):
+        find_layout(Locked(), str(tmp_path))
+
+
 def test_a_link_that_leads_back_is_followed_once(builder: StoreBuilder) -> None:
     builder.orders.enqueue(b"m")
     path = builder.write()
