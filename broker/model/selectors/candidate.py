@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qstore.broker.model.errors import InternalError
 from qstore.formats.values import Family, TypedValue
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: A value in a selector; None is NULL.
 Value = bool | int | float | str | None
+
+_Result = TypeVar("_Result")
 
 _MAX_EXACT: Final = (1 << 63) - 1
 _MIN_EXACT: Final = -(1 << 63)
@@ -72,7 +74,7 @@ class Candidate:
         self.message, self.is_redelivered = message, is_redelivered
         self._properties: Properties | None = None
         self._headers: dict[str, TypedValue] | None = None
-        self._values: dict[object, Value] = {}  # header, or function of `memoized` -> its value
+        self._values: dict[object, Any] = {}  # header, or function of `memoized` -> its value
         self.work = 0
 
     @property
@@ -83,19 +85,20 @@ class Candidate:
             self._properties = self.message.properties()
         return self._properties
 
-    def memoized(self, get: Callable[[Candidate], Value]) -> Value:
+    def memoized(self, get: Callable[[Candidate], _Result]) -> _Result:
         """The result of a function of it, which is called only once."""
         values = self._values
-        if get in values:
-            return values[get]
-        value = values[get] = get(self)
-        return value
+        if get not in values:
+            values[get] = get(self)
+        result: _Result = values[get]
+        return result
 
     def header(self, name: str) -> Value:
         """The value of an application header; None if it is absent."""
         values = self._values
         if name in values:
-            return values[name]
+            known: Value = values[name]
+            return known
         headers = self._headers
         if headers is None:
             if self._properties is None:

@@ -263,10 +263,15 @@ def _sql_field(token: Token) -> Callable[[Candidate], Operand]:
     return found
 
 
+def _section_fields(candidate: Candidate) -> dict[str, Any]:
+    """The fields of the section properties; a condition may have many of them, and the conversion can take long."""
+    message = _sections_of(candidate)
+    return {} if message is None else message.section_properties()
+
+
 def _field_value(name: str, candidate: Candidate) -> Operand:
     """A field of the section properties."""
-    message = _sections_of(candidate)
-    value = None if message is None else _plain(message.section_properties().get(name))
+    value = _plain(candidate.memoized(_section_fields).get(name))
     if isinstance(value, bytes | str):
         return as_string(value)
     if isinstance(value, UUID):

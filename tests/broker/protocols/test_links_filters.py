@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from qstore.broker.protocols.amqp_1_0.filters import MAX_ENTRIES
+from qstore.broker.model.selectors.candidate import Candidate
+from qstore.broker.protocols.amqp_1_0.filters import MAX_ENTRIES, read_sql_filter
 from qstore.broker.protocols.amqp_1_0.message import GROUP_HEADER, GROUP_SEQUENCE_HEADER, SectionMessage
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite, section_list
@@ -162,6 +163,19 @@ def test_conditions_in_sql_select_messages_of_other_protocols(world: World, clie
         publisher.publish("q", b"x", Properties(content_type="text/plain", reply_to="back", headers=headers))
     publisher.sync()
     assert len(client.messages()) == 1
+
+
+def test_a_message_of_another_protocol_is_converted_once_for_all_fields_of_a_condition(world: World) -> None:
+    queue = make_queue(world, "converted")
+    publisher = BasicClient(world).open()
+    publisher.publish("converted", bytes(100_000), Properties(content_type="text/plain"))
+    publisher.sync()
+    ((entry,), works) = (queue.entries(), [])
+    for condition in ("p.to = 'x'", "p.to = 'x' OR p.subject = 'x' OR p.reply_to = 'x'"):
+        candidate = Candidate(entry.message, is_redelivered=False)
+        assert not read_sql_filter(condition).matches(candidate)
+        works.append(candidate.work - len(condition))
+    assert works[0] == works[1] > 0
 
 
 @pytest.mark.parametrize(
