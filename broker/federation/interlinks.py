@@ -233,6 +233,7 @@ class Interlinks:
         self.shovels = shovels
         self.domains: dict[str, Domain] = {}
         self.links: dict[str, Interlink] = {}
+        self._unusable: dict[str, int] = {}  # of the store: name -> number
         self._broker = shovels.broker
         self._lock = asyncio.Lock()
 
@@ -254,6 +255,7 @@ class Interlinks:
             domain = self.domains[record.name] = Domain(_stored_settings(record), self.shovels.clock())
         except InvalidArgumentError as error:
             _LOG.error('Domain "%s" of the store is not used: %s', printable(record.name), error)
+            self._unusable[record.name] = number
             return
         domain.number = number
 
@@ -296,6 +298,9 @@ class Interlinks:
         async with self._lock:
             if settings.name in self.domains:
                 raise NotAllowedError(f'A domain named "{printable(settings.name)}" already exists')
+            if settings.name in self._unusable:
+                text = "is in the store, where its settings are not valid: delete it first"
+                raise NotAllowedError(f'A domain named "{printable(settings.name)}" {text}')
             if len(self.domains) >= MAX_DOMAINS:
                 raise ResourceLimitExceededError(f"there are {MAX_DOMAINS:,} domains; this is the maximum")
             if settings.durable:
@@ -316,6 +321,11 @@ class Interlinks:
         self._check(caller)
         async with self._lock:
             domain = self.domains.get(name)
+            if domain is None and name in self._unusable:
+                await self._forget(self._unusable[name])
+                del self._unusable[name]
+                _LOG.info('Domain "%s", which was not used, was deleted by %s', printable(name), caller.user)
+                return
             if domain is None:
                 raise NotFoundError(f"No such domain: {printable(name)}")
             user = next((each for each in self.links.values() if each.settings.domain == name), None)

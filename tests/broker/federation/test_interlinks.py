@@ -678,8 +678,19 @@ def test_domains_of_qpidd_are_used_and_those_that_cannot_be_are_kept(tmp_path: P
         }  # fmt: skip
         assert stage.store is not None
         assert [each.name for each in stage.store.topology.general.values()] == ["A", "B", "C"]  # type: ignore[union-attr]
+        with pytest.raises(NotAllowedError, match="delete it first"):
+            await interlinks.create_domain(FAR._replace(name="C", durable=True), ANN)
+        await interlinks.delete_domain("C", ANN)
+        await interlinks.create_domain(FAR._replace(name="C", durable=True), ANN)
+        with pytest.raises(NotAllowedError, match="already exists"):
+            await interlinks.create_domain(FAR._replace(name="C"), ANN)
 
-    play(tmp_path, first, second)
+    async def third(stage: Wired) -> None:
+        interlinks, _ = interlinks_of(stage)
+        interlinks.start()
+        assert interlinks.domains["C"].settings == FAR._replace(name="C", durable=True)
+
+    play(tmp_path, first, second, third)
 
 
 def test_passwords_of_domains_are_not_shown() -> None:
