@@ -278,7 +278,6 @@ class MessageStore:
         if started.has_replaced:
             remove_close_record(self._environment.disk, self.directory)
         remove_delivered(self._environment.disk, self.directory)
-        self._returns.read()
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
         disk, log = self._environment.disk, self._log
@@ -296,6 +295,7 @@ class MessageStore:
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
+        self._returns.read()
         stock = self._stock = JournalStock(
             self._environment, self.directory, self.parameters, catalogue, self._background, log
         )
