@@ -180,6 +180,8 @@ class PeriodicLog:
             for queue in list(host.queues.values()):
                 sums.append(queue.totals)
                 yield _queue(queue, sums[-1])
+                if len(sums) > AT_ONCE:  # 50,000 would take 24 ms at the end
+                    sums = [sum_of(sums)]
             yield self._host(host, sum_of(sums))
         yield from map(_exchange, all_exchanges(managed))
         for machine in machines:

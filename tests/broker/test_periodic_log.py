@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qstore.broker.management import periodic_log
+from qstore.broker.management.managed_broker import AT_ONCE
 from qstore.broker.management.periodic_log import PeriodicLog
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.counters import MessageSizes
@@ -110,6 +111,21 @@ def test_the_broker_its_hosts_and_exchanges(statistics: Begin) -> None:
         await stage.topology.delete_queue("q")
         (host,) = of("virtual host", await later(1))
         assert "out 1.0 messages/s" in host
+
+    play(None, scene)
+
+
+def test_a_host_has_the_sums_of_more_queues_than_are_summed_up_at_once(statistics: Begin) -> None:
+    async def scene(stage: Wired) -> None:
+        count = 2 * AT_ONCE + 10
+        for number in range(count):
+            await stage.topology.declare_queue(f"q{number}")
+        later = await statistics(stage)
+        for number in range(count):
+            await stage.publish("", f"q{number}", b"x", persistent=False)
+        (host,) = of("virtual host", await later(1))
+        assert f"has {count} messages, " in host
+        assert f"in {count}.0 messages/s" in host
 
     play(None, scene)
 
