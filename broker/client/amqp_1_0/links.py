@@ -13,7 +13,8 @@
     node.type, durable, capabilities    capabilities; with create also properties (supported-dist-modes, durable)
     node.properties, x-declare          dynamic-node-properties; x-declare's type is exchange-type
     link.name                           name of the link; unique if there is none
-    link.durable, timeout               durability and timeout: the subscription stays when the receiver is closed
+    link.durable, timeout               durability and timeout: the subscription stays when the receiver is closed, for
+                                        ever (expiry policy `never`) if it is reliable and has no timeout
     link.reliability                    sender settle mode: settled for unreliable and at-most-once
     link.selector, filter               filters
 
@@ -196,6 +197,8 @@ class Terminus:
         if self._role == RECEIVER:
             usual = _DURABLE_SECONDS if target.link_durable and target.reliable is not True else None
             fields["timeout"] = target.timeout if target.timeout is not None else usual
+            if target.link_durable and fields["timeout"] is None:
+                fields["expiry_policy"] = Value("symbol", "never")
             fields["distribution_mode"] = "copy" if target.browse else None
             if self._filters:
                 fields["filter"] = tuple(map(_filter_entry, self._filters))

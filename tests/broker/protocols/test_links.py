@@ -130,7 +130,7 @@ def test_another_header_is_answered_with_that_of_sasl(world: World, header: byte
 
 def test_without_sasl_only_anonymous_clients_come_in() -> None:
     world = World(BrokerSettings(auth=True, sasl_mechanisms=("PLAIN",)))
-    world.authentication.mechanisms = lambda _link: ("PLAIN",)  # type: ignore[method-assign]
+    world.authentication.mechanisms = lambda _link, **_: ("PLAIN",)  # type: ignore[method-assign]
     client = LinksClient(world)
     client.send(AMQP_HEADER)
     client.sync()
