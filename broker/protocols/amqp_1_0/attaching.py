@@ -289,6 +289,7 @@ class NodeProperties(NamedTuple):
         is_exchange: whether it is an exchange, not a queue.
         exchange_type: its type, if it is.
         is_durable, is_auto_delete: as declared.
+        is_exclusive: whether no other session may consume from it; others may send to it and browse it.
         alternate: the name of its alternate exchange; empty for none.
         ends_with_link: whether it ends with the link that has made it.
         is_dynamic: whether the broker has chosen its name, which may be a reserved one.
@@ -299,6 +300,7 @@ class NodeProperties(NamedTuple):
     exchange_type: str = "topic"
     is_durable: bool = False
     is_auto_delete: bool = False
+    is_exclusive: bool = False
     alternate: str = ""
     ends_with_link: bool = False
     is_dynamic: bool = False
@@ -404,6 +406,8 @@ class Attach:
                 properties = properties._replace(is_durable=_boolean_of(name, typed))
             elif name == "auto-delete":
                 properties = properties._replace(is_auto_delete=_boolean_of(name, typed))
+            elif name == "exclusive":
+                properties = properties._replace(is_exclusive=_boolean_of(name, typed))
             elif name == "exchange-type":
                 properties = properties._replace(exchange_type=_text_of(name, typed), is_exchange=True)
             elif name == ALTERNATE:
@@ -446,8 +450,8 @@ class Attach:
             return
         queue = await topology.declare_queue(
             name, durable=properties.is_durable, auto_delete=properties.is_auto_delete,
-            alternate=properties.alternate, arguments=properties.arguments, caller=session, must_be_new=True,
-            is_server_named=properties.is_dynamic,
+            exclusive=properties.is_exclusive, alternate=properties.alternate, arguments=properties.arguments,
+            caller=session, must_be_new=True, is_server_named=properties.is_dynamic,
         )  # fmt: skip
         self.node = Node(NodeKind.QUEUE, name)
         if properties.ends_with_link:

@@ -1271,6 +1271,7 @@ def test_a_full_session_continues_after_settlement_in_turns(
         ("lifetime-policy", Value("uint", 5)),
         ("durable", Value("string", "false")),
         ("auto-delete", Value("string", "no")),
+        ("exclusive", Value("string", "no")),
     ],
 )
 def test_node_properties_that_are_not_known_refuse_the_link(client: LinksClient, name: str, value: Value) -> None:
@@ -1278,6 +1279,18 @@ def test_node_properties_that_are_not_known_refuse_the_link(client: LinksClient,
     assert [each.name for each in client.attach(None, receives=True, terminus=wanted)] == ["attach", "detach"]
     client.do("detach", handle=0, closed=True)
     client.sender("q")
+
+
+def test_a_node_that_is_made_exclusive_is_consumed_by_its_maker_only(world: World) -> None:
+    properties = ((Value("symbol", "exclusive"), Value("boolean", True)),)
+    wanted = {"capabilities": ("create-on-demand",), "dynamic_node_properties": properties}
+    maker, other = LinksClient(world).open(), LinksClient(world).open()
+    maker.attach("mine", receives=True, terminus=wanted)
+    assert world.broker.default_host.queues["mine"].owner is not None
+    for handle, terminus in enumerate(({}, wanted)):
+        came = other.attach("mine", receives=True, handle=handle, terminus=terminus)
+        assert came[1].fields["error"].fields["condition"] == "amqp:resource-locked"
+    assert [each.name for each in other.attach("mine", 5)] == ["attach", "flow"]
 
 
 def test_a_subscription_leaves_a_queue_that_has_its_name_by_chance(world: World) -> None:
