@@ -70,6 +70,7 @@ NEVER_SECONDS: Final = 300
 MAX_UNSETTLED: Final = 10_000
 """Unsettled deliveries of a session that has a link which can be resumed: they are looked at in one turn."""
 
+_NODES_SPARED: Final = 100
 MAX_KEPT: Final = 1_000_000
 """Deliveries of all suspended links; the oldest links end first."""
 
@@ -205,6 +206,7 @@ class ResumableLinks:
         self.attached: dict[LinkKey, IncomingLink | OutgoingLink] = {}
         self._suspended: dict[LinkKey, Suspended] = {}  # the oldest first
         self._nodes: dict[LinkKey, Nodes] = {}
+        self._most_nodes = _NODES_SPARED  # with more of them, those are forgotten whose queues were deleted
         self._held: dict[object, dict[LinkKey, None]] = {}  # by holder: what it keeps of either
         self.deliveries = 0
 
@@ -240,6 +242,7 @@ class ResumableLinks:
             self.discard(key)
             return {}
         del self._suspended[key]
+        self._unhold(key, suspended.holder)
         self.deliveries -= len(suspended.waiting)
         return {} if not isinstance(node, str) and node.is_deleted else suspended.waiting
 
@@ -248,6 +251,8 @@ class ResumableLinks:
     def keep_nodes(self, key: LinkKey, queues: list[Queue], holder: object | None) -> None:
         """Keep what ends with a link that is detached."""
         assert key not in self._nodes, "an attach takes it"
+        if len(self._nodes) >= self._most_nodes:
+            self._forget_deleted()
         self._nodes[key] = Nodes(queues, holder)
         if holder is not None:
             self._held.setdefault(holder, {})[key] = None
@@ -257,10 +262,30 @@ class ResumableLinks:
         found = self._nodes.pop(key, None)
         if found is None:
             return []
+        self._unhold(key, found.holder)
         for queue in found.queues:
             if queue.owner is found.holder:
                 queue.owner = None
         return found.queues
+
+    def _forget_deleted(self) -> None:
+        """Forget nodes that others have deleted."""
+        for key, nodes in list(self._nodes.items()):
+            if all(queue.is_gone for queue in nodes.queues):
+                del self._nodes[key]
+                self._unhold(key, nodes.holder)
+        self._most_nodes = 2 * len(self._nodes) + _NODES_SPARED
+
+    def _unhold(self, key: LinkKey, holder: object | None) -> None:
+        """A holder keeps less of a link, perhaps nothing."""
+        held = self._held.get(holder)
+        if held is None or any(
+            each is not None and each.holder is holder for each in (self._suspended.get(key), self._nodes.get(key))
+        ):
+            return
+        held.pop(key, None)
+        if not held:
+            del self._held[holder]
 
     def end_holder(self, holder: object, now: float) -> list[Queue]:
         """A session or a connection has ended: the time of links that it holds begins. Returns their nodes, which end.
@@ -282,6 +307,7 @@ class ResumableLinks:
         """End a suspended link, if there is one: its messages are available again."""
         suspended = self._suspended.pop(key, None)
         if suspended is not None:
+            self._unhold(key, suspended.holder)
             self.deliveries -= len(suspended.waiting)
             self.give_back(suspended.node, suspended.waiting.values())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.model.caller import BROKER
 from qstore.broker.model.queues.queue import Queue
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.test_links import selector
@@ -273,6 +274,41 @@ def test_a_dynamic_node_does_not_end_with_the_link_of_another_client(world: Worl
     other.do("detach", handle=1, closed=True)
     other.sync()
     assert has(world, name)
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_nodes_that_others_have_deleted_are_forgotten(world: World, policy: str) -> None:
+    client, topology = LinksClient(world).open(), world.broker.default_host.topology
+    kept = client.machine._shared.resumable
+    for number in range(350):
+        terminus = {"dynamic": True, "expiry_policy": policy}
+        (attached,) = client.attach(None, 1, receives=True, name=f"l{number}", terminus=terminus)
+        do(client, "detach")
+        if number:
+            name = attached.fields["source"].fields["address"].value
+            asyncio.run(topology.delete_queue(name, caller=BROKER))
+            world.run()
+        else:
+            first = attached.fields["source"].fields["address"].value
+    assert len(kept._nodes) <= 110
+    assert sum(map(len, kept._held.values())) == (0 if policy == "never" else len(kept._nodes))
+    for event in EVENTS[1:]:
+        do(client, event)
+        assert has(world, first) == (POLICIES.index(policy) > EVENTS.index(event))
+    assert not kept._held
+
+
+def test_a_session_holds_nothing_of_links_that_were_closed(world: World) -> None:
+    client = LinksClient(world).open()
+    kept = client.machine._shared.resumable
+    for _ in range(3):
+        attach(client)
+        do(client, "detach")
+        assert len(kept._held) == 1
+        attach(client)
+        assert not kept._held
+        client.do("detach", handle=1, closed=True)
+        client.take()
 
 
 # ---- unsettled deliveries ----
