@@ -54,7 +54,7 @@ def world_with(*lines: str) -> tuple[World, AccessControl, list[Event]]:
 
 def reload(world: World, control: AccessControl, path: Path, *lines: str) -> None:
     path.write_text("\n".join(lines))
-    object.__setattr__(world.broker.settings, "acl_file", str(path))
+    control._settings = world.broker.settings = world.broker.settings._replace(acl_file=str(path))
 
     def changed() -> None:
         for machine in world.machines:

@@ -294,7 +294,7 @@ def test_what_is_created_is_shown_and_not_what_others_have_by_that_name(tmp_path
 
     async def scene(stage: Wired, console: Console) -> None:
         Users(str(path)).put_all({"console": Verifiers(None, None, {}, {}, None).with_tags(["policymaker"])})
-        object.__setattr__(stage.broker.settings, "user_file", str(path))
+        stage.broker.settings = stage.broker.settings._replace(user_file=str(path))
         for host in ("blue", "red"):
             await stage.broker.virtual_hosts.create(host, {})
         records = stage.broker.configuration._records

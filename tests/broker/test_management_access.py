@@ -23,7 +23,7 @@ def use(stage: Wired, path: Path | None = None, tags: tuple[str, ...] = ("admini
     """Access control, with a user file that has the console's user."""
     if path is not None:
         Users(str(path)).put_all({"console": Verifiers.of_rabbit("sha256", HASH).with_tags(tags)})
-        object.__setattr__(stage.broker.settings, "user_file", str(path))
+        stage.broker.settings = stage.broker.settings._replace(user_file=str(path))
     control_access(stage.broker, None)
 
 

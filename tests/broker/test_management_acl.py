@@ -29,7 +29,7 @@ async def call(console: Console, method: str, **arguments: Any) -> Reply:
 def use(stage: Wired, *lines: str, file: Path | None = None) -> None:
     if file is not None:
         file.write_text("\n".join(lines))
-        object.__setattr__(stage.broker.settings, "acl_file", str(file))
+        stage.broker.settings = stage.broker.settings._replace(acl_file=str(file))
     control_access(stage.broker, read("\n".join(lines).encode()))
 
 

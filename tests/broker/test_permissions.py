@@ -52,8 +52,7 @@ def user_file(path: Path) -> str:
 def controlled(
     stage: Wired, users: str | None, access: str = "auto", *rules: str
 ) -> tuple[AccessControl, Administration]:
-    object.__setattr__(stage.broker.settings, "user_file", users)
-    object.__setattr__(stage.broker.settings, "access", access)
+    stage.broker.settings = stage.broker.settings._replace(user_file=users, access=access)
     control = control_access(stage.broker, read("\n".join(rules).encode()) if rules else None)
     control.recovered()
     return control, Administration(control)

@@ -149,7 +149,7 @@ def test_the_link_of_another_broker_needs_the_permission(linked: Linked) -> None
 def test_with_authentication_rules_must_allow_links() -> None:
     linked = Linked("near", "far")
     far = linked.worlds[1]
-    object.__setattr__(far.broker.settings, "auth", True)
+    far.broker.settings = far.broker.settings._replace(auth=True)
     make_link(linked)
     (link,) = linked.federations[0].links.values()
     assert link.link.last_error == (
