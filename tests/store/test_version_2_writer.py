@@ -27,7 +27,7 @@ from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS
+from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor
 from qstore.store.journal.write.flushes import Flush, FlushQueue, Pieces
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import (
@@ -38,6 +38,7 @@ from qstore.store.journal.write.space import (
     over_threshold,
     threshold,
 )
+from tests.support.compiled import replaces
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.support.memory_ring import CLOCK, MemoryRing
@@ -827,3 +828,47 @@ def test_a_transaction_is_admitted_whole_or_not() -> None:
     for _ in range(3):
         ring.do(lambda rid: ring.writer.enqueue_in(b"x", rid, (bytes(size),), size, data_crc((bytes(size),))))
     ring.do(lambda rid: ring.writer.admit_transaction(b"y", [], 5))
+
+
+@replaces
+def test_what_is_to_be_copied_is_counted_again_only_where_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that waits for room asks again and again, and the oldest file can have thousands of records."""
+    counted: list[int] = []
+    count = Compactor._count
+
+    def noted(self: Compactor) -> None:
+        counted.append(1)
+        count(self)
+
+    monkeypatch.setattr(Compactor, "_count", noted)
+    answers: Counter[bool] = Counter()
+    asked = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        ring = MemoryRing(Geometry(rng.choice((3, 4, 8)), 16384), seed=seed)
+        live: list[int] = []
+        xids: list[bytes] = []
+        for number in range(1500):
+            blocks = rng.randrange(1, 12)
+            if rng.random() < 0.55 and ring.enqueue(blocks):
+                live.append(ring.rid)
+            elif live and rng.random() < 0.1:
+                xids.append(b"x%d" % number)
+                ring.dequeue_in(xids[-1], live.pop(0))
+            elif live:
+                ring.dequeue(live.pop(0 if rng.random() < 0.7 else rng.randrange(len(live))))
+            if xids and rng.random() < 0.1 and xids[0] in ring.writer.transactions:
+                ring.end(xids.pop(0), commits=True)
+            if number % 7:
+                continue
+            compactor = ring.writer.compactor
+            answer, before = compactor.can_copy(), len(counted)
+            assert compactor.can_copy() == answer
+            assert len(counted) == before
+            kept = compactor._to_copy_blocks, compactor._counted_at, compactor._counted_live
+            compactor._counted_live = 1 << 60  # as if very much had been removed since
+            assert compactor.can_copy() == answer
+            del counted[before:]
+            compactor._to_copy_blocks, compactor._counted_at, compactor._counted_live = kept
+            asked, answers[answer] = asked + 1, answers[answer] + 1
+    assert min(answers.values()) > asked / 20

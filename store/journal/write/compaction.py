@@ -60,6 +60,8 @@ class Compactor:
     __slots__ = (
         "_batch",
         "_chunk",
+        "_counted_at",
+        "_counted_live",
         "_flushes",
         "_in_passing",
         "_next_held",
@@ -97,6 +99,7 @@ class Compactor:
         self._next_held = -1  # the first file after it that holds live records
         self._to_copy: deque[int] = deque()
         self._to_copy_blocks = 0
+        self._counted_at = self._counted_live = 0  # the position, and the live blocks, when these were counted
         live = records.live
         # After a crash between the copies of a message and of its dequeue, the former follows the original dequeue.
         self._overtaken = [
@@ -167,13 +170,19 @@ class Compactor:
         self._spent = 0
         self._records.remove_all_left()
         self._list_oldest()
-        if self._is_worthwhile():
+        if self._is_worthwhile(self._to_copy_blocks):
             return True
-        self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))  # some have been removed since
-        return self._is_worthwhile()
+        # Some may have been removed since they were counted, but no more blocks than all that were. Counting takes
+        # long, and is asked for again and again while a record waits for room.
+        removed = self._counted_live + self._batch.position - self._counted_at - self._records.blocks
+        if removed <= 0 or not self._is_worthwhile(max(0, self._to_copy_blocks - removed)):
+            return False
+        self._count()
+        return self._is_worthwhile(self._to_copy_blocks)
 
-    def _is_worthwhile(self) -> bool:
-        space, records, blocks = self._space, self._records, self._to_copy_blocks
+    def _is_worthwhile(self, blocks: int) -> bool:
+        """Whether copying that many blocks is useful, and frees the oldest file."""
+        space, records = self._space, self._records
         padding = (blocks // self._chunk + 2) * space.flush
         gains = (self._next_held - space.oldest) * space.file - blocks > padding
         compacts = gains or space.compacts(records.blocks, records.largest, records.escorts)
@@ -202,7 +211,12 @@ class Compactor:
                 self._to_copy = deque(rid for _, rid in sorted(found))
             if following >= 0:
                 self._next_held = min(self._next_held, following // space.file)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the blocks to be copied out of the oldest file."""
         self._to_copy_blocks = sum(map(self._blocks_copied, self._to_copy))
+        self._counted_at, self._counted_live = self._batch.position, self._records.blocks
 
     def _blocks_copied(self, rid: int) -> int:
         """Blocks written when a record is copied out of the oldest file; 0 if it is no longer there."""
