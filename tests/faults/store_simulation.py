@@ -675,6 +675,7 @@ class StoreLife:
     """
 
     parameters: ClassVar = TinyParameters()
+    geometries: ClassVar[Sequence[Geometry]] = GEOMETRIES
     looks: ClassVar = False
     """Whether it is looked after now and then, as a broker does every second."""
 
@@ -692,7 +693,7 @@ class StoreLife:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
         self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
-        self.in_runs = self.counted = 0
+        self.in_runs = self.to_several = self.counted = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -821,7 +822,7 @@ class StoreLife:
             done(error)
 
         done = self._ask(lambda _: None)
-        self.store.changes.create_queue(self.declared(queue.name), self.rng.choice(GEOMETRIES), made)
+        self.store.changes.create_queue(self.declared(queue.name), self.rng.choice(self.geometries), made)
 
     def declared(self, name: str) -> Queue:
         """The record of a new queue."""
@@ -1406,6 +1407,7 @@ class RunningLife(StoreLife):
         journals = [journal_of(queue) for queue in queues]
         rids, count = self.store.append.enqueue_run_to_all(journals, head, None, run, run.count, least)
         require(count == 0 or least <= count <= run.count, f"{count} of {run.count} appended, at least {least} or none")
+        self.to_several += count > 1 and len(queues) > 1
         for queue, rid in zip(queues, rids or [0] * len(queues), strict=True):
             for number in range(count):
                 (message,) = queue.pending[number - run.count].enqueues
@@ -1452,6 +1454,45 @@ class RunningLife(StoreLife):
         del queue.pending[len(queue.pending) - len(operations) + several :]
         self.highest()
         return rid, several
+
+
+class _RoomyParameters(TinyParameters):
+    """Pages and a write cache that have room for a run."""
+
+    __slots__ = ()
+
+    @property
+    def page_bytes(self) -> int:
+        """Eight sectors."""
+        return 4096
+
+    @property
+    def write_cache_bytes(self) -> int:
+        """Four pages."""
+        return 16_384
+
+
+class FanningLife(RunningLife):
+    """One in which most messages go to several queues at once, whose journals have room for parts of their runs."""
+
+    parameters = _RoomyParameters()
+    geometries = (Geometry(4, 32_768), Geometry(4, 16_384))
+
+    def deeds(self) -> list[tuple[Callable[[], object], int]]:
+        """What may be done, with weights."""
+        return [
+            (self.create_queue, 3),
+            (self.enqueue, 4),
+            (self.enqueue_run, 6),
+            (self.enqueue_run_to_all, 20),
+            (self.dequeue_run, 30),
+            (self.purge, 2),
+            (self.transaction, 2),
+            (self.flush, 6),
+            (self.store.start, 6),
+            (self.store.collect, 12),
+            (self.quiesce, 3),
+        ]
 
 
 class ReturningLife(StoreLife):
@@ -1531,6 +1572,7 @@ class StoreCrashes(Simulator):
             self.counts[name] += getattr(life, name)
         self.counts["large"] += life.ended_large
         self.counts["in runs"] += life.in_runs
+        self.counts["to several"] += life.to_several
         self.counts["counted"] += life.counted
 
 

@@ -7,11 +7,8 @@ Two histories with some 300 kill points each belong to every run, and each day h
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
-from uuid import UUID
 
 import pytest
 
@@ -19,14 +16,17 @@ import qstore.store.live.commit as commit
 import qstore.store.live.growth as growth
 import qstore.store.live.returns as returns
 import qstore.store.live.transactions as transactions
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.store.disk import read_whole
 from qstore.store.errors import StoreError
 from qstore.store.journal.write.growth import make_ring_change
+from qstore.store.journal.write.version_2_writer import Version2Writer
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulator import BrokenPromiseError, Planted
 from tests.faults.store_simulation import (
     CompressingLife,
+    FanningLife,
     GrowingLife,
     LargeLife,
     ReturningLife,
@@ -105,32 +105,51 @@ def test_promises_hold_for_each_message_of_a_run(part: int) -> None:
     assert crashes.counts["in runs"] > 0
 
 
+def test_promises_hold_for_runs_to_several_queues() -> None:
+    crashes = StoreCrashes(share=0.1, life_class=FanningLife)
+    for seed in seeds_of_the_day(4):
+        crashes.run(seed, steps=70)
+    assert crashes.kill_points > 50
+    assert crashes.counts["to several"] > 0
+
+
+@replaces
+def test_a_run_that_one_of_several_queues_has_less_of_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Version2Writer, "enqueue_run", _without_the_last)
+    crashes = StoreCrashes(share=0.1, life_class=FanningLife)
+    with pytest.raises(BrokenPromiseError):
+        crashes.run_all(SEEDS_FOR_BROKEN)
+
+
+_enqueue_run: Final = Version2Writer.enqueue_run
+
+
+def _without_the_last(
+    self: Version2Writer, rid: int, head: bytes, field: SizeField | None, bodies: Bodies, first: int, count: int
+) -> int:
+    """Some journals get a message less than they say."""
+    less = rid % 3 == 0 and first == 0 and count > 2
+    done = _enqueue_run(self, rid, head, field, bodies, first, count - less)
+    return count if less and done == count - 1 else done
+
+
 @replaces
 def test_returns_are_known_of_the_right_messages_after_every_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returns, "_SPARE", 256)
-    crashes = StoreCrashes(share=0.1, life_class=ReturningLife)
-    for seed in seeds_of_the_day(2):
+    crashes = StoreCrashes(share=0.03, life_class=ReturningLife)
+    for seed in seeds_of_the_day(12):
         crashes.run(seed)
     assert crashes.kill_points > 20
     assert crashes.counts["counted"] > 0
 
 
 @replaces
-@pytest.mark.parametrize("broken", ["checksum", "messages that are gone"])
-def test_returns_of_wrong_messages_are_detected(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returns_of_messages_that_are_gone_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returns, "_SPARE", 256)
-    if broken == "checksum":
-        monkeypatch.setattr(returns, "_decoded", _unchecked)
-    else:
-        monkeypatch.setattr(returns.Returns, "read", _read_all)
+    monkeypatch.setattr(returns.Returns, "read", _read_all)
     crashes = StoreCrashes(share=0.1, life_class=ReturningLife)
     with pytest.raises(BrokenPromiseError, match="returns of"):
         crashes.run_all(SEEDS_FOR_BROKEN)
-
-
-def _unchecked(content: bytes, _: UUID) -> Iterator[tuple[int, int, int, int]]:
-    for queue_id, first, count, number, _, _ in struct.iter_unpack("<QQIIII", content[: len(content) // 32 * 32]):
-        yield queue_id, first, count, number
 
 
 def _read_all(self: Any) -> None:
