@@ -1,9 +1,9 @@
 """How often messages have returned to their queues: known after a restart, and after a kill.
 
 A return is rare, and takes 32 bytes in the file `rhm/RETURNS`, which the background appends. It is not synced: a
-process that is killed loses at most what is still waiting for the background, a machine that loses its power the last
-seconds. A clean close writes the file anew, with what it still needs, and syncs it. There is no file as long as there
-is nothing to write. Each record is, in little endian:
+process that is killed loses at most what is still waiting for the background, a machine that loses its power what the
+kernel has not written yet, of half a minute as a rule. A clean close writes the file anew, with what it still needs,
+and syncs it. There is no file as long as there is nothing to write. Each record is, in little endian:
 
     u64 queue id, u64 record id of a message, u32 number of messages: the others have the record ids that follow,
     u32 how often each of them has returned, u32 zero, u32 CRC-32C of the store id and the bytes before
