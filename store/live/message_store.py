@@ -295,7 +295,7 @@ class MessageStore:
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
-        self._returns.read()
+        self._returns.read(was_clean=self.was_clean)
         stock = self._stock = JournalStock(
             self._environment, self.directory, self.parameters, catalogue, self._background, log
         )
@@ -376,6 +376,7 @@ class MessageStore:
         for queue in self.recovered_queues:
             queue.close()
         self.recovered_queues = []
+        self._returns.forget_releases()
 
     # ---- operation ----
 

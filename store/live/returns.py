@@ -72,8 +72,8 @@ class Returns:
         self._end = 0  # bytes of the file
         self._is_writing = self._has_failed = self._is_closing = False
 
-    def read(self) -> None:
-        """Read the file, at a start."""
+    def read(self, *, was_clean: bool) -> None:
+        """Read the file, at a start; what has only been released is not known if the store was not closed cleanly."""
         path = self._directory.part(NAME)
         try:
             content = read_whole(self._disk, path, _MAX_SIZE) if self._disk.is_file(path) else b""
@@ -83,11 +83,20 @@ class Returns:
         self._end = len(content) // _RECORD_BYTES * _RECORD_BYTES
         for queue_id, first, count, returns in _decoded(content, self._store_id):
             journal = self._journals.get(queue_id)
-            if journal is None:
+            if journal is None or not (returns or was_clean):
                 continue
             for rid in range(first, first + min(count, MAX_COUNTS)):
                 if journal.writer.records.where(rid) is not None:
                     self._set(queue_id, rid, returns)
+
+    def forget_releases(self) -> None:
+        """Forget what has only been released, so that there is room for what has returned: a close is told of it again.
+
+        It may have returned by then: the mark says it if it has once.
+        """
+        for queue_id, counts in self._counts.items():
+            self._counts[queue_id] = {rid: count for rid, count in counts.items() if count}
+        self._known = sum(map(len, self._counts.values()))
 
     def of(self, queue_id: int) -> Mapping[int, int]:
         """Record ids of a queue's messages, and how often each has returned."""

@@ -152,7 +152,7 @@ def test_returns_of_messages_that_are_gone_are_detected(monkeypatch: pytest.Monk
         crashes.run_all(SEEDS_FOR_BROKEN)
 
 
-def _read_all(self: Any) -> None:
+def _read_all(self: Any, **_: bool) -> None:
     path = self._directory.part(returns.NAME)
     content = read_whole(self._disk, path, 1 << 20) if self._disk.is_file(path) else b""
     self._end = len(content) // 32 * 32
