@@ -695,6 +695,8 @@ static long do_here(const struct io_uring_sqe *request)
         done = pwritev64(request->fd, (void *)request->addr, request->len, request->off);
     else
         done = fdatasync(request->fd);
+    if (done > 0 && request->opcode != IORING_OP_FSYNC && request->rw_flags & RWF_DSYNC && fdatasync(request->fd) < 0)
+        done = -1; /* as the kernel answers: not with what was written */
     return done < 0 ? -errno : done;
 }
 
