@@ -31,6 +31,7 @@ TIME_OF_DAY: Final = {
     "broker/model/broker.py": "stamps: expirations of messages, which are stored, and times that are shown",
     "broker/model/queues/queue.py": "the same, of a queue without a broker",
     "broker/process/telemetry.py": "the beginnings and ends of spans, which collectors place in time",
+    "broker/protocols/amqp_1_0/filters.py": "what UTC() in a filter of a client means",
     "broker/security/sasl/md5.py": "a part of the challenge, as RFC 2195 has it",
     "store/environment.py": "stamps in the files of a journal",
     "tools/console/amounts.py": "times that are shown",

@@ -37,6 +37,8 @@ async function withChannel(use, kind = "createChannel") {
   }
 }
 
+const BASIC_QOS = (60 << 16) | 10; // class and method
+
 /** The code and text with which a broker closes the channel that `misuse` uses. */
 async function closedBy(misuse, kind) {
   return withChannel(async (channel, queue) => {
@@ -241,6 +243,7 @@ const scenarios = {
 
   async misuse_closes_the_channel() {
     const expected = [
+      [406, "PRECONDITION_FAILED", (channel, queue) => channel.assertExchange(queue, "nonsense")],
       [404, "NOT_FOUND", (channel, queue) => channel.checkQueue(queue)],
       [404, "NOT_FOUND", (channel, queue) => channel.consume(queue, () => undefined)],
       [404, "NOT_FOUND", (channel, queue) => channel.publish(queue, "", Buffer.from("x"))],
@@ -273,8 +276,9 @@ const scenarios = {
     const connection = await amqp.connect(URL);
     const channel = await connection.createChannel();
     const failed = once(connection, "error");
-    await channel.assertExchange(`x-${randomUUID()}`, "nonsense").catch(() => undefined);
-    assert.equal((await failed).code, 503);
+    const fields = { prefetchCount: 1, prefetchSize: 1, global: false }; // by size, which none of its calls has
+    await channel.rpc(BASIC_QOS, fields, BASIC_QOS + 1).catch(() => undefined);
+    assert.equal((await failed).code, 540);
     await assert.rejects(amqp.connect(`${URL}/other`), /ConnectionClose/);
   },
 

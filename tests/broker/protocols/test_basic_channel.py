@@ -294,7 +294,7 @@ MISUSE = [
     ("queue.bind", {"queue": "q"}, "channel", 403),
     ("queue.bind", {"exchange": "amq.direct"}, "channel", 404),
     ("queue.purge", {"queue": "none"}, "channel", 404),
-    ("exchange.declare", {"exchange": "e", "type": "nothing"}, "connection", 503),
+    ("exchange.declare", {"exchange": "e", "type": "nothing"}, "channel", 406),
     ("exchange.declare", {"exchange": "", "type": "direct"}, "channel", 403),
     ("exchange.declare", {"exchange": "amq.new", "type": "direct"}, "channel", 403),
     ("exchange.declare", {"exchange": "none", "passive": True}, "channel", 404),

@@ -184,11 +184,11 @@ def test_a_soft_error_closes_the_channel_and_fails_its_calls(pair: Pair) -> None
 
 def test_a_hard_error_closes_the_connection_and_its_channels(pair: Pair) -> None:
     channel, heard = pair.channel(), pair.heard
-    channel.declare_exchange("e", "nothing", heard.answer)
+    channel.call("basic.qos", heard.answer, prefetch_size=1)
     pair.run()
     (error,) = heard.closed
     assert isinstance(error, HardError)
-    assert error.code is ReplyCode.COMMAND_INVALID
+    assert error.code is ReplyCode.NOT_IMPLEMENTED
     assert heard.channels_closed == [error]
     assert pair.client.phase is Phase.CLOSED
 
