@@ -50,6 +50,7 @@ from tests.broker.federation.worlds import KilledStore, Worlds
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.world import World
 from tests.broker.wired_broker import Somebody, Wired, play
+from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
 ANN = Somebody("ann@QPID")
@@ -391,6 +392,7 @@ def test_outcomes_of_the_domain_are_those_of_the_client() -> None:
     assert client.outcomes() == [(0, 0, "accepted"), (1, 1, "rejected")]
 
 
+@replaces
 def test_a_client_has_no_more_credit_than_the_domain_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qstore.broker.protocols.amqp_1_0.session.CREDIT", 4)
     life = Life()

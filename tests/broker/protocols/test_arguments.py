@@ -50,6 +50,7 @@ from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.test_links_management import ask, paired
 from tests.broker.protocols.world import World, header
 from tests.broker.wired_broker import Somebody
+from tests.support.compiled import replaces
 
 QMF: Final = "QMF"
 MANAGEMENT: Final = "/management"
@@ -686,6 +687,7 @@ def test_argument_with_an_effect_only_elsewhere_is_logged(protocol: str, caplog:
             assert "it has an effect only for" in line
 
 
+@replaces
 def test_arguments_that_have_an_effect_with_others_are_not_logged_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(INFO)
     door = Door(AMQP_0_10)
