@@ -62,7 +62,10 @@ def test_the_first_indication_has_all_and_later_ones_what_has_changed() -> None:
         assert names([changed]) == ["q2"]
         assert changed.content[0]["_values"]["msgDepth"] == 1
         await stage.topology.declare_queue("q3")
-        assert names(await later(stage, console, 5)) == ["q3"]
+        last = names(await later(stage, console, 5))
+        assert [name for name in last if name != "q2"] == ["q3"], (
+            "q2 may have a new low mark: their interval goes by the clock"
+        )
 
     play_with_console(scene)
 
