@@ -10,8 +10,8 @@ attaches a link of its own to the domain, for this one alone, and passes the mes
 
 While the domain takes nothing although it has given credit (its socket is full), the client's connection is not read.
 
-A message's user id must be that of the client, as everywhere. The domain's login is that of the domain, whoever the
-client is: to use it takes the permission to create links.
+A message's user id must be that of the client, as everywhere. The broker logs in with the credentials of the domain,
+not with those of the client, so the client needs the permission to create links.
 
 Source: qpidd, Relay.cpp and Session.cpp (the address, the credit).
 """

@@ -90,9 +90,9 @@ class Returns:
                     self._set(queue_id, rid, returns)
 
     def forget_releases(self) -> None:
-        """Forget what has only been released, so that there is room for what has returned: a close is told of it again.
+        """Forget what has only been released, so that there is room for what has returned.
 
-        It may have returned by then: the mark says it if it has once.
+        The broker reports it again at a close; until then a first return is shown by the mark alone.
         """
         for queue_id, counts in self._counts.items():
             self._counts[queue_id] = {rid: count for rid, count in counts.items() if count}
