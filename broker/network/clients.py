@@ -28,6 +28,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
+from qstore.broker.model.store_protocol import Store
 from qstore.broker.network.busy_poll import BusyPoll
 from qstore.broker.network.host_names import HostNames
 from qstore.broker.protocols.machine import Machine
@@ -35,7 +36,6 @@ from qstore.broker.protocols.table import Protocols
 from qstore.broker.settings import BrokerSettings
 
 if TYPE_CHECKING:
-    from qstore.broker.model.tick import Tick
     from qstore.broker.network.socket_connection import SocketConnection
 
 _LOG: Final = log_of("Network")
@@ -75,7 +75,7 @@ class Clients:
         self.held_publishers: dict[SocketConnection, float] = {}
         self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
         self.foreign = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
-        self.pressure = Pressure(broker.tick, loop.call_soon)
+        self.pressure = Pressure(broker.store, loop.call_soon)
         self.busy_poll = BusyPoll(loop.call_soon)
         self.host_names = HostNames(loop)
 
@@ -182,27 +182,35 @@ class Clients:
 
 _TIGHT: Final = "tight"  # a reason for not reading
 
+MAX_UNSYNCED: Final = 2
+"""Of a journal's limit of unsynced bytes, connections that write to it are read up to this fraction (1/2)."""
+MIN_WATCHED: Final = 4
+"""Likewise, its flushes are watched above this fraction (1/4)."""
+
 
 class Pressure:
     """Stops and resumes the connections that write to journals.
 
-    At its limit of unsynced bytes a journal blocks the whole broker. So at half of the limit, all connections that have
-    recently written to the journal are stopped, until the bytes that are unsynced now have been synced.
+    At its limit of unsynced bytes a journal blocks the whole broker. So above half of the limit, all connections that
+    have recently written to the journal are stopped, until it is not more than half any more. Input is read and
+    processed while a flush is on the disk, so that neither waits for the other: above a quarter of the limit each flush
+    is watched (`MAX_UNSYNCED`, `MIN_WATCHED`).
 
     A journal is tight if it is nearly full, and the disk has no room for it to grow. Its publishers are read only once
     in an interval of the timer, so that consumers can catch up before messages are refused.
 
     Args:
-        tick: the event loop tick.
+        store: the store that has the journals; None without one.
         call_soon: schedules a function for the next iteration of the event loop.
     """
 
-    def __init__(self, tick: Tick, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._tick, self._call_soon = tick, call_soon
+    def __init__(self, store: Store | None, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._store, self._call_soon = store, call_soon
         self._writers: dict[
             Any, dict[SocketConnection, None]
         ] = {}  # journal -> connections that have recently written to it
         self._full: dict[Any, None] = {}
+        self._watched: set[Any] = set()  # journals whose next flush is watched
         self._tight: dict[Any, int] = {}  # journals that are tight -> messages enqueued so far
         self._held: dict[SocketConnection, None] = {}  # their publishers that are not read
         self._notified: dict[
@@ -214,13 +222,15 @@ class Pressure:
         for journal in journals:
             writers = self._writers.setdefault(journal, {})
             writers[connection] = None
+            unsynced = journal.unsynced
             if journal in self._full:
                 connection.stop_reading(journal)
-            elif journal.unsynced > journal.bound // 2:
+            elif unsynced > journal.bound // MAX_UNSYNCED:
                 self._full[journal] = None
                 for each in writers:
                     each.stop_reading(journal)
-                self._tick.when_synced(partial(self._resume, journal))
+            if unsynced > journal.bound // MIN_WATCHED and journal not in self._watched:
+                self._watch(journal)
             if journal.is_tight:
                 self._hold_publisher(connection, journal)
 
@@ -244,8 +254,22 @@ class Pressure:
         """Whether one of the reasons for not reading is a journal's backlog, or that one is tight."""
         return _TIGHT in reasons or any(journal in reasons for journal in self._full)
 
-    def _resume(self, journal: Any, _error: Exception | None) -> None:
-        """The journal's backlog is synced, or its sync has failed: resume the stopped connections."""
+    def _watch(self, journal: Any) -> None:
+        assert self._store is not None
+        self._watched.add(journal)
+        self._store.when_synced((journal,), partial(self._synced, journal))
+
+    def _synced(self, journal: Any, _error: Exception | None) -> None:
+        """What was unsynced when the journal was watched is synced, or never will be."""
+        self._watched.discard(journal)
+        unsynced = journal.unsynced
+        if unsynced > journal.bound // MIN_WATCHED:
+            self._watch(journal)  # the flush that begins now
+        if journal in self._full and unsynced <= journal.bound // MAX_UNSYNCED:
+            self._resume(journal)
+
+    def _resume(self, journal: Any) -> None:
+        """Resume the connections that were stopped for a journal."""
         del self._full[journal]
         for connection in self._writers.pop(journal, ()):
             connection.resume_reading(journal)

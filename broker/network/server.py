@@ -5,7 +5,7 @@ output is written at the end of the tick. Backpressure: the broker stops reading
 
     of a client that does not read its data          until it does
     with more data than is processed at once         until other connections have been processed
-    of a publisher that outruns the disk             until its records are synced
+    of a publisher that outruns the disk             until enough of its records are synced
     of a session with a slow command                 until the command is done
     of a publisher while memory is short (`memory`)  for a second at a time, until consumers have freed enough
 """

@@ -179,8 +179,8 @@ class QueueJournal:
 
     @property
     def unsynced(self) -> int:
-        """Bytes appended and not synced."""
-        return self.writer.unsynced
+        """Bytes appended that are not synced, but will be: none after a failure, or of a deleted queue."""
+        return 0 if self.is_deleted or self.writer.failure is not None else self.writer.unsynced
 
     @property
     def outstanding_flushes(self) -> int:

@@ -243,6 +243,34 @@ async def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, pub
             peer.close()
 
 
+async def test_input_is_read_while_a_flush_is_on_the_disk(tmp_path: Path) -> None:
+    """Reading goes on when a half of the bound is free again, not only when everything is synced."""
+    async with served(tmp_path) as found:
+        peer = await client(RawPeer, found.port)
+        await client(peer.declare, "q", arguments={"qpid.file_count": 32, "qpid.file_size": 64})
+        journal = found.broker.default_host.queues["q"].journal
+        connection, most = found.connection_of(peer), journal.bound // 2
+        found.driver.is_held = True
+        sender = Sender(peer, [peer.transfer_frames("q", bytes(10_000))] * 3000)
+        is_stopped, resumed = False, 0
+
+        def has_gone_on() -> bool:
+            nonlocal is_stopped, resumed
+            if journal.unsynced > most:
+                is_stopped = True
+                found.driver.do_step()
+            elif is_stopped and is_read(connection):
+                is_stopped, resumed = False, resumed + 1
+            return resumed == 4
+
+        await found.until(has_gone_on)
+        await sender.stop()
+        found.driver.let_go()
+        await sender.finish()
+        assert peer.completed.below == peer.sent
+        peer.close()
+
+
 async def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Path) -> None:
     async with served(tmp_path) as found:
         helper, peer = await other(found), await client(RawPeer, found.port)

@@ -47,6 +47,7 @@ class HeldDriver:
         self.is_held = False
         self.failing: list[str] = []
         self.has_stopped_loop = False
+        self._steps = 0  # that are synced while it is held
         self._waiting: list[tuple[int, Sequence[WritableFile]]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -60,12 +61,17 @@ class HeldDriver:
         self._ring()
 
     def _ring(self) -> None:
-        if self._waiting and not self.is_held:
+        if self._waiting and (self._steps or not self.is_held):
             os.eventfd_write(self._event, 1)
 
     def let_go(self) -> None:
         """The disk works again."""
         self.is_held = False
+        self._ring()
+
+    def do_step(self) -> None:
+        """While it is held, the disk does one step."""
+        self._steps = 1
         self._ring()
 
     def describe(self) -> str:
@@ -90,9 +96,9 @@ class HeldDriver:
             raise AssertionError("the event loop waits for the disk")
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
-        if self.is_held:
-            return []
-        waiting, self._waiting = self._waiting, []
+        count = self._steps if self.is_held else len(self._waiting)
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._steps = max(0, self._steps - len(waiting))
         return [(ticket, self._sync(files)) for ticket, files in waiting]
 
     def _sync(self, files: Sequence[WritableFile]) -> OSError | None:
