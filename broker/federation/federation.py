@@ -26,7 +26,6 @@ from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import (
-    InternalError,
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
@@ -35,6 +34,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.events import BrokerLinkDown, BrokerLinkUp
 from qstore.broker.model.exchanges.failover import FAILOVER
+from qstore.broker.model.topology.changes import make_in, run_in
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.broker.protocols.machine import Host, Machine, Peer
@@ -43,7 +43,6 @@ from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.table import Credentials, choose_mechanism
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.topology import BRIDGE_KIND, LINK_KIND
-from qstore.formats.errors import FormatError
 from qstore.formats.values import INT64, STR16, TypedValue
 
 if TYPE_CHECKING:
@@ -310,7 +309,7 @@ class Federation:
 
     async def _create_link(self, settings: LinkSettings, caller: Caller) -> FederatedLink:
         check_remote(settings.remote)
-        _check_texts("link", settings.name, *settings.remote[:1], *settings.login)
+        check_texts("link", settings.name, *settings.remote[:1], *settings.login)
         async with self._lock:
             if settings.name in self.links:
                 raise NotAllowedError(f'there is already a link "{settings.name}"')
@@ -384,7 +383,7 @@ class Federation:
             InternalError: the store cannot store it.
         """
         self._check(caller)
-        _check_texts("bridge", settings.name, settings.source, settings.destination, settings.key, settings.tag,
+        check_texts("bridge", settings.name, settings.source, settings.destination, settings.key, settings.tag,
                      settings.excludes, settings.queue)  # fmt: skip
         self._check_bridge(settings, caller)
         async with self._lock:
@@ -475,40 +474,13 @@ class Federation:
         if store is None:
             return None
         await self.broker.configuration.change({record: {"creator": creator, "queue": queue}})
-        answer: asyncio.Future[tuple[int | None, Exception | None]] = asyncio.get_running_loop().create_future()
-
-        def done(made: int | None, error: Exception | None) -> None:
-            if not answer.done():
-                answer.set_result((made, error))
-
-        try:
-            store.changes.create_general(kept, done)
-        except FormatError as error:
-            raise InvalidArgumentError(str(error)) from error
-        except store.errors as error:
-            raise InternalError(str(error)) from error
-        number, failure = await answer
-        if failure is not None or number is None:
-            raise InternalError(str(failure))
-        return number
+        return await make_in(store, lambda done: store.changes.create_general(kept, done))
 
     async def _forget(self, number: int | None, record: Record) -> None:
         store = self.broker.store
         if store is None or number is None:
             return
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-
-        def done(_made: None, error: Exception | None) -> None:
-            if not answer.done():
-                answer.set_result(error)
-
-        try:
-            store.changes.delete_general(number, done)
-        except store.errors as error:
-            raise InternalError(str(error)) from error
-        failure = await answer
-        if failure is not None:
-            raise InternalError(str(failure))
+        await run_in(store, lambda done: store.changes.delete_general(number, done))
         await self.broker.configuration.change({}, (record,))
 
     def _recover(self) -> None:
@@ -589,7 +561,8 @@ def check_remote(remote: Remote) -> None:
         raise InvalidArgumentError(f"{remote.host!a}, port {remote.port}, is not the address of a broker")
 
 
-def _check_texts(what: str, *texts: str) -> None:
+def check_texts(what: str, *texts: str) -> None:
+    """Raise InvalidArgumentError unless the first text, a name, is not empty, and none is too long."""
     if not texts[0]:
         raise InvalidArgumentError(f"a {what} needs a name")
     for text in texts:

@@ -30,6 +30,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qstore.broker.federation.federation import check_texts
 from qstore.broker.federation.link import MAX_INTERVALS, remotes_in
 from qstore.broker.federation.link_peer import NO_SASL, LinkSide
 from qstore.broker.federation.relay import Relay, RelayedLink
@@ -39,17 +40,16 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import (
-    InternalError,
     InvalidArgumentError,
     NotAllowedError,
     NotFoundError,
     PreconditionFailedError,
     ResourceLimitExceededError,
 )
+from qstore.broker.model.topology.changes import make_in, run_in
 from qstore.broker.security.sasl.simple import ANONYMOUS
 from qstore.broker.security.sasl.table import TABLE
 from qstore.formats.broker_records.topology import DEFAULT_HOST, DOMAIN_KIND, INTERLINK_KIND, GeneralObject
-from qstore.formats.errors import FormatError
 from qstore.formats.values import STR16, TypedMap, TypedValue, typed_value
 from qstore.formats.wording import printable
 
@@ -293,7 +293,7 @@ class Interlinks:
             InternalError: the store cannot store it.
         """
         self._check(caller)
-        _check_texts("domain", *settings[:5])
+        check_texts("domain", *settings[:5])
         domain = Domain(settings, self.shovels.clock())
         async with self._lock:
             if settings.name in self.domains:
@@ -353,7 +353,7 @@ class Interlinks:
             InternalError: the store cannot store it.
         """
         self._check(caller)
-        _check_texts("link", *settings[:5])
+        check_texts("link", *settings[:5])
         if not settings.domain:
             raise InvalidArgumentError("Domain must be specified")
         if not settings.source or not settings.target:
@@ -435,39 +435,12 @@ class Interlinks:
         store = self._broker.store
         if store is None:
             return None
-        answer: asyncio.Future[tuple[int | None, Exception | None]] = asyncio.get_running_loop().create_future()
-
-        def done(made: int | None, error: Exception | None) -> None:
-            if not answer.done():
-                answer.set_result((made, error))
-
-        try:
-            store.changes.create_general(record, done)
-        except FormatError as error:
-            raise InvalidArgumentError(str(error)) from error
-        except store.errors as error:
-            raise InternalError(str(error)) from error
-        number, failure = await answer
-        if failure is not None or number is None:
-            raise InternalError(str(failure))
-        return number
+        return await make_in(store, lambda done: store.changes.create_general(record, done))
 
     async def _forget(self, number: int) -> None:
         store = self._broker.store
         assert store is not None, "it has given the number"
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-
-        def done(_made: None, error: Exception | None) -> None:
-            if not answer.done():
-                answer.set_result(error)
-
-        try:
-            store.changes.delete_general(number, done)
-        except store.errors as error:
-            raise InternalError(str(error)) from error
-        failure = await answer
-        if failure is not None:
-            raise InternalError(str(failure))
+        await run_in(store, lambda done: store.changes.delete_general(number, done))
 
 
 def _record_name(name: str) -> Record:
@@ -493,11 +466,3 @@ def _stored_settings(record: GeneralObject) -> DomainSettings:
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _check_texts(what: str, *texts: str) -> None:
-    if not texts[0]:
-        raise InvalidArgumentError(f"a {what} needs a name")
-    for text in texts:
-        if len(text.encode("utf-8", "surrogateescape")) > _MAX_TEXT:
-            raise InvalidArgumentError(f"the {what} has a name or another text of more than {_MAX_TEXT} bytes")

@@ -33,7 +33,7 @@ from qstore.broker.model.store_protocol import Changed, Journal, Store
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.topology import ExchangeBinding as StoredExchangeBinding
 from qstore.formats.broker_records.topology import exchange_binding_object, full_name
-from qstore.formats.errors import BrokerRecordError
+from qstore.formats.errors import FormatError
 from qstore.formats.values import TypedMap
 
 _Result = TypeVar("_Result")
@@ -243,29 +243,50 @@ class TopologyStorage:
 
     async def _make(self, ask: Callable[[Changed[_Result]], None]) -> _Result:
         """Make a change, and return its result."""
-        made = await self._request(ask)
-        assert made is not None
-        return made
+        assert self._store is not None
+        return await make_in(self._store, ask)
 
     async def _run(self, ask: Callable[[Changed[None]], None]) -> None:
         """Make a change that has no result."""
-        await self._request(ask)
-
-    async def _request(self, ask: Callable[[Changed[_Result]], None]) -> _Result | None:
         assert self._store is not None
-        answer: asyncio.Future[tuple[_Result | None, Exception | None]] = asyncio.get_running_loop().create_future()
+        await run_in(self._store, ask)
 
-        def done(made: _Result | None, error: Exception | None) -> None:
-            if not answer.done():  # otherwise the waiting task was cancelled
-                answer.set_result((made, error))
 
-        try:
-            ask(done)
-        except BrokerRecordError as error:
-            raise InvalidArgumentError(str(error)) from error
-        except self._store.errors as error:
-            raise InternalError(str(error)) from error
-        made, failure = await answer
-        if failure is not None:
-            raise InternalError(str(failure))
-        return made
+async def make_in(store: Store, ask: Callable[[Changed[_Result]], None]) -> _Result:
+    """Make a change in a store, and return its result.
+
+    Args:
+        store: the store.
+        ask: asks it for the change, with what is to be called when it is made.
+
+    Raises:
+        InvalidArgumentError: the record cannot be stored.
+        InternalError: the store fails.
+    """
+    made = await _request(store, ask)
+    assert made is not None
+    return made
+
+
+async def run_in(store: Store, ask: Callable[[Changed[None]], None]) -> None:
+    """Make a change in a store that has no result. As `make_in`."""
+    await _request(store, ask)
+
+
+async def _request(store: Store, ask: Callable[[Changed[_Result]], None]) -> _Result | None:
+    answer: asyncio.Future[tuple[_Result | None, Exception | None]] = asyncio.get_running_loop().create_future()
+
+    def done(made: _Result | None, error: Exception | None) -> None:
+        if not answer.done():  # otherwise the waiting task was cancelled
+            answer.set_result((made, error))
+
+    try:
+        ask(done)
+    except FormatError as error:
+        raise InvalidArgumentError(str(error)) from error
+    except store.errors as error:
+        raise InternalError(str(error)) from error
+    made, failure = await answer
+    if failure is not None:
+        raise InternalError(str(failure))
+    return made
