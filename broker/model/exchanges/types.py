@@ -29,8 +29,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.arguments import DELAYED_TYPE, HASH_HEADER, HASH_PROPERTY, HISTORY_LENGTH
-from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
-from qstore.broker.model.exchanges.delayed import DELAYED, delayed_type
+from qstore.broker.model.errors import NotFoundError
+from qstore.broker.model.exchanges.delayed import DELAYED, delayed_type, routing_type_in
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.dividing import (
     CONSISTENT_HASH,
@@ -141,10 +141,6 @@ def exchange_type(type_name: str, arguments: TypedMap = EMPTY_MAP) -> Callable[.
         NotFoundError: there is no such type.
         InvalidArgumentError: the type needs other arguments.
     """
-    for name, _ in arguments.entries:
-        wanted = _ONLY_FOR.get(name, type_name)
-        if wanted != type_name and type_name in TYPE_NAMES:
-            raise InvalidArgumentError(f"{name} is for exchanges of type {wanted}, and this one is of type {type_name}")
     by_arguments = _BY_ARGUMENTS.get(type_name)
     if by_arguments is not None:
         return by_arguments(arguments)
@@ -154,6 +150,14 @@ def exchange_type(type_name: str, arguments: TypedMap = EMPTY_MAP) -> Callable[.
     if type_name in plugged_names():
         return partial(PluggedExchange, type_name, make_plugged(type_name, arguments))
     raise NotFoundError(f"Exchange type not implemented: {type_name}")
+
+
+def misplaced(type_name: str, arguments: TypedMap) -> list[tuple[str, str]]:
+    """The arguments that have no effect on an exchange of this type: each name, and the type on which it has one."""
+    types = {type_name, routing_type_in(arguments) if type_name == DELAYED else type_name}
+    if type_name not in TYPE_NAMES:
+        return []
+    return [(name, _ONLY_FOR[name]) for name in arguments if name in _ONLY_FOR and _ONLY_FOR[name] not in types]
 
 
 def join_host(exchange: Exchange, host: str, queues: Mapping[str, Queue], schedule: Receiver, seal: CopySeal) -> None:

@@ -77,6 +77,7 @@ from qstore.broker.model.exchanges.types import (
     exchange_type,
     join_host,
     load_type,
+    misplaced,
     must_load,
 )
 from qstore.broker.model.queues.arguments import QueueArguments
@@ -562,6 +563,9 @@ class Topology:
             if is_later:
                 check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
+            for misplaced_name, its_type in misplaced(type_name, arguments):
+                why = f"it is for exchanges of type {its_type}, and this one is of type {type_name}"
+                self._arguments.field_ignored(f'Exchange "{name}"', "argument", misplaced_name, why)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             join_host(exchange, self._exchanges[""].host, self._queues, self._schedule, self._seal)
             if type_name == DELAYED:
