@@ -25,6 +25,7 @@ from rabbitmq_amqp_python_client import (
     StreamSpecification,
     ValidationCodeException,
 )
+from rabbitmq_amqp_python_client.qpid.proton import ConnectionException
 
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
@@ -134,6 +135,12 @@ def test_what_exists_otherwise_or_not_at_all_is_an_error(connection: Connection)
     with pytest.raises(ValidationCodeException, match="404"):
         management.queue_info("none")
     management.close()
+
+
+def test_a_virtual_host_that_is_missing_is_an_error(broker: RunningBroker) -> None:
+    environment = Environment(uri=f"amqp://guest:guest@127.0.0.1:{broker.port}/none")
+    with pytest.raises(ConnectionException, match="disconnected"):
+        environment.connection().dial()
 
 
 def test_it_refuses_other_brokers(make_broker: BrokerMaker) -> None:

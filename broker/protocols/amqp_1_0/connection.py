@@ -423,7 +423,6 @@ class ServerConnection(BrokerConnection):
         idle = fields.get("idle_time_out")
         self._channel_max = min(fields["channel_max"], self._offered_channels)
         self._assembler.max_frame = MAX_FRAME
-        self._send_open()
         if self.max_frame < MIN_MAX_FRAME:
             text = f"a max-frame-size of {self.max_frame}; the least is {MIN_MAX_FRAME}"
             raise ConditionError(Condition.INVALID_FIELD, text, Ends.CONNECTION)
@@ -434,6 +433,7 @@ class ServerConnection(BrokerConnection):
         refusal = self.admit(host)
         if refusal:
             raise ConditionError(Condition.UNAUTHORIZED_ACCESS, refusal, Ends.CONNECTION)
+        self._send_open()
         self.heartbeat = (idle or 0) // 1000
         self.phase = Phase.OPEN
         self.announce()
@@ -485,8 +485,15 @@ class ServerConnection(BrokerConnection):
         self.close(0, f"{condition_of(error)}: {error}", self.encoded("close", {"error": error_value(error)}))
 
     def send_close(self, code: int, text: str, cause: bytes) -> None:  # noqa: ARG002 – it is in the cause
-        """As `Connection.send_close`; the cause is the encoded performative."""
+        """As `Connection.send_close`; the cause is the encoded performative.
+
+        RabbitMQ refuses an open without a frame. Its client for Python takes any close for the end of a connection that
+        was open, and connects again without end.
+        """
         if not self._has_opened:
+            if self.is_emulating:
+                self.closed()
+                return
             self._send_open()
         self.send_frame(encode_frame(0, cause or encode_composite("close", {})))
 

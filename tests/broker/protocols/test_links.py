@@ -164,6 +164,15 @@ def test_open_is_answered_and_then_refused(world: World, fields: dict[str, Any],
     assert client.host.is_closed
 
 
+@pytest.mark.parametrize("fields", [{"hostname": "vhost:nowhere"}, {"idle_time_out": 10}], ids=str)
+def test_open_is_refused_without_a_frame_as_by_rabbitmq(fields: dict[str, Any]) -> None:
+    """Its client for Python connects again for ever after a close."""
+    client = LinksClient(World(BrokerSettings(auth=False, rabbitmq_version="4.1.0"))).start(**fields)
+    client.sync()
+    assert client.received == []
+    assert client.host.is_closed
+
+
 def test_a_refused_client_is_told_why(world: World) -> None:
     client = LinksClient(world, refusal="too many").start()
     assert client.error("close") == "amqp:unauthorized-access"
