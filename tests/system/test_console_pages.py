@@ -577,6 +577,47 @@ def test_shovels_and_upstreams_are_made_watched_and_deleted(
         assert console.ask("GET", f"/api/parameters/{component}") == (200, [])
 
 
+def test_domains_and_their_links_are_made_watched_and_deleted(
+    chromium: Any, console: RunningConsole, broker: RunningBroker
+) -> None:
+    for name in ("linked", "target"):
+        assert console.ask("PUT", f"/api/queues/%2F/{name}", {"durable": True})[0] == 201
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("federation")
+        page.get_by_role("button", name="Add a domain").click()
+        page.get_by_label("Name", exact=True).fill("far")
+        page.get_by_label("Addresses").fill("nonsense://")
+        page.get_by_label("Password").fill("hidden-secret")
+        page.get_by_label("User").fill("guest")
+        page.get_by_role("button", name="Save").click()
+        page.locator("dialog .error").wait_for()
+        page.get_by_label("Addresses").fill(f"127.0.0.1:{broker.port}")
+        page.get_by_role("button", name="Save").click()
+        domain = page.get_by_role("row", name=f"127.0.0.1:{broker.port}")
+        domain.get_by_text("guest").wait_for()
+        page.get_by_role("button", name="Add a link through a domain").click()
+        page.get_by_label("Name", exact=True).fill(HOSTILE)
+        page.get_by_label("Domain", exact=True).fill("far")
+        page.locator("select[name=direction]").select_option("outgoing")
+        page.get_by_label("Source").fill("linked")
+        page.get_by_label("Target").fill("target")
+        page.get_by_role("button", name="Save").click()
+        row = page.get_by_role("row", name="outgoing")
+        row.get_by_text("running").wait_for()
+        body = {"properties": {}, "routing_key": "linked", "payload": "x", "payload_encoding": "string"}
+        assert console.ask("POST", "/api/exchanges/%2F/amq.default/publish", body) == (200, {"routed": True})
+        row.get_by_role("cell", name="1", exact=True).wait_for()
+        row.get_by_role("button", name="Restart").click()
+        page.get_by_text("It is started again.").wait_for()
+        assert "hidden-secret" not in page.content()
+        for each in (row, domain):
+            each.get_by_role("button", name="Delete").click()
+            page.locator("dialog").get_by_role("button", name="Delete").click()
+            each.wait_for(state="detached")
+    assert console.ask("GET", "/api/qstore/domains") == (200, [])
+
+
 def test_virtual_hosts_are_made_limited_and_removed(chromium: Any, console: RunningConsole) -> None:
     with window(chromium, console) as shown:
         page = shown.page

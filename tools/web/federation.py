@@ -1,18 +1,21 @@
-"""Shovels and federation links, as RabbitMQ's API has them.
+"""Shovels and federation links, as RabbitMQ's API has them; domains and the links through them, which it has not.
 
-The broker's management knows what they do, parameters and policies what they are to do.
+The broker's management knows what they do, parameters and policies what they are to do. Domains, and the links of
+AMQP 1.0 that the broker attaches through them, are objects of its management alone.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from qstore.broker.federation.interlinks import INCOMING, OUTGOING
 from qstore.tools.console.amounts import plain
 from qstore.tools.web import rows
-from qstore.tools.web.calls import Call, Reply, Row, listed, not_found
+from qstore.tools.web.calls import Call, Reply, Row, boolean, listed, not_found, text
 
 if TYPE_CHECKING:
     from qstore.broker.management.console import Data
@@ -160,6 +163,131 @@ async def restart_link(api: Api, call: Call) -> Reply:
         if (data.get("vhost"), data.get("id")) == wanted:
             await console.call(data, "restart", {})
             api.collector.changed("federationLink")
+            return Reply(204)
+    raise not_found()
+
+
+# ---- domains, and the links of AMQP 1.0 through them ----
+
+_DOMAIN: Final = "domain"
+_INTERLINK: Final = "interlink"
+
+
+def _domain_row(data: Data) -> Row:
+    return {
+        "name": data.get("name"),
+        "url": data.get("url"),
+        "sasl_mechanisms": data.get("mechanisms"),
+        "username": data.get("username"),
+        "durable": bool(data.get("durable")),
+    }
+
+
+def _interlink_row(data: Data) -> Row:
+    found: Row = {name: data.get(name) for name in ("name", "direction", "domain", "source", "target", "state")}
+    found |= {
+        "durable": bool(data.get("durable")),
+        "user": data.get("creator"),
+        "timestamp": _time(data.get("since")),
+        "messages_forwarded": rows.number(data, "forwarded"),
+        "messages_pending": rows.number(data, "pending"),
+        "failures": rows.number(data, "failures"),
+    }
+    if data.get("reason"):
+        found["reason"] = data.get("reason")
+    return found
+
+
+async def _domain_rows(api: Api) -> list[Row]:
+    return sorted((_domain_row(data) for data in await api.collector.get(_DOMAIN, 1.0)), key=lambda row: row["name"])
+
+
+async def _interlink_rows(api: Api) -> list[Row]:
+    found = [_interlink_row(data) for data in await api.collector.get(_INTERLINK, 1.0)]
+    return sorted(found, key=lambda row: (row["direction"], row["name"]))
+
+
+def _named(call: Call, found: list[Row]) -> Row:
+    row = next((row for row in found if row.items() >= call.path.items()), None)
+    if row is None:
+        raise not_found()
+    return row
+
+
+async def domains(api: Api, call: Call) -> Reply:
+    """The domains, without their passwords."""
+    return Reply(value=listed(call, await _domain_rows(api)))
+
+
+async def domain(api: Api, call: Call) -> Reply:
+    """One domain."""
+    return Reply(value=_named(call, await _domain_rows(api)))
+
+
+async def interlinks(api: Api, call: Call) -> Reply:
+    """The links through domains."""
+    return Reply(value=listed(call, await _interlink_rows(api)))
+
+
+async def interlink(api: Api, call: Call) -> Reply:
+    """One of them."""
+    return Reply(value=_named(call, await _interlink_rows(api)))
+
+
+async def put_domain(api: Api, call: Call) -> Reply:
+    """Create a domain; one that exists stays, and that is an error."""
+    body = call.object("url")
+    properties = {name: text(body, name) for name in ("url", "sasl_mechanisms", "username", "password")}
+    return await _create(api, call, _DOMAIN, properties, durable=boolean(body, "durable"))
+
+
+async def put_interlink(api: Api, call: Call) -> Reply:
+    """Create a link through a domain; likewise."""
+    body = call.object("domain", "source", "target")
+    properties = {name: text(body, name) for name in ("domain", "source", "target")}
+    return await _create(api, call, _direction(call), properties, durable=boolean(body, "durable"))
+
+
+async def _create(api: Api, call: Call, kind: str, given: Mapping[str, str], *, durable: bool) -> Reply:
+    properties = {name: value for name, value in given.items() if value} | {"durable": durable}
+    arguments = {"type": kind, "name": call.path["name"], "properties": properties, "strict": True}
+    await (await call.session.console()).call("broker", "create", arguments)
+    api.collector.changed(_DOMAIN, _INTERLINK)
+    return Reply(201)
+
+
+def _direction(call: Call) -> str:
+    direction = call.path["direction"]
+    if direction not in (INCOMING, OUTGOING):
+        raise not_found()
+    return direction
+
+
+async def delete_domain(api: Api, call: Call) -> Reply:
+    """Delete a domain, which must have no links."""
+    return await _delete(api, call, _DOMAIN)
+
+
+async def delete_interlink(api: Api, call: Call) -> Reply:
+    """Delete a link through a domain."""
+    return await _delete(api, call, _direction(call))
+
+
+async def _delete(api: Api, call: Call, kind: str) -> Reply:
+    arguments = {"type": kind, "name": call.path["name"], "options": {}}
+    await (await call.session.console()).call("broker", "delete", arguments)
+    api.collector.changed(_DOMAIN, _INTERLINK)
+    return Reply(204)
+
+
+async def restart_interlink(api: Api, call: Call) -> Reply:
+    """Connect a link through a domain again now."""
+    wanted = _direction(call), call.path["name"]
+    console = await call.session.console()
+    async for data in console.query(_INTERLINK):
+        if (data.get("direction"), data.get("name")) == wanted:
+            await console.call(data, "restart", {})
+            api.collector.changed(_INTERLINK)
             return Reply(204)
     raise not_found()
 

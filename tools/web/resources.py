@@ -384,15 +384,16 @@ class Api:
         return self._sampled.setdefault(what, SampledRows())
 
     async def _details(self, name: str, age: float, seen: Seen, *, are_wanted: bool = True) -> Mapping[str, Data]:
-        """The objects of a class that tells more of clients, not older than those; none if they are not wanted."""
+        """The objects of a class that tells more of clients, not older than those; none if they are not wanted.
+
+        One of `seen` can be missing: it has ended meanwhile.
+        """
         if not are_wanted:
             return {}
         found = (await self.collector.get(name, age)).now
-        return (
-            found.objects
-            if found.clock >= seen.now.clock
-            else (await self.collector.get(name, 0.0, patience=0.0)).now.objects
-        )
+        if found.clock >= seen.now.clock and found.objects.keys() >= seen.now.objects.keys():
+            return found.objects
+        return (await self.collector.get(name, 0.0, patience=0.0)).now.objects
 
     async def connection_rows(self, age: float = 1.0, *, with_own: bool = False, is_brief: bool = False) -> list[Row]:
         """The connections.
@@ -1806,6 +1807,19 @@ ROUTES: Final = (
     Route("GET", "qstore/log", ADMINISTRATOR, health.log,
           "The last lines of the broker's log; parameters after, count"),
     Route("DELETE", "qstore/subscriptions/{key}", MANAGEMENT, close_subscription, "Close a consumer"),
+    Route("GET", "qstore/domains", MONITORING, federation.domains, "Domains of AMQP 1.0, without their passwords"),
+    Route("GET", "qstore/domains/{name}", MONITORING, federation.domain, "One domain"),
+    Route("PUT", "qstore/domains/{name}", POLICYMAKER, federation.put_domain, "Create a domain"),
+    Route("DELETE", "qstore/domains/{name}", POLICYMAKER, federation.delete_domain, "Delete a domain without links"),
+    Route("GET", "qstore/interlinks", MONITORING, federation.interlinks, "Links of AMQP 1.0 through domains"),
+    Route("GET", "qstore/interlinks/{direction}/{name}", MONITORING, federation.interlink,
+          "One link through a domain, incoming or outgoing"),
+    Route("PUT", "qstore/interlinks/{direction}/{name}", POLICYMAKER, federation.put_interlink,
+          "Create a link through a domain"),
+    Route("DELETE", "qstore/interlinks/{direction}/{name}", POLICYMAKER, federation.delete_interlink,
+          "Delete a link through a domain"),
+    Route("DELETE", "qstore/interlinks/{direction}/{name}/restart", POLICYMAKER, federation.restart_interlink,
+          "Connect a link through a domain again now"),
     Route("GET", "qstore/store", MONITORING, store, "The store"),
     Route("GET", "qstore/journals", MONITORING, journals, "The journals of durable queues, with their fill levels"),
     Route("GET", "qstore/journals/{name}", MONITORING, journal, "The journal of a queue"),

@@ -414,7 +414,7 @@ def _activity(details: Data | None) -> str:
 
 
 def consumer_row(data: Data, channel: Row | None, vhost: str, about: Data | None) -> Row:
-    """A consumer; `about` is its `clientSubscription`, None if it is too new for that."""
+    """A consumer; `about` is its `clientSubscription`, None if it has ended."""
     details = {} if channel is None else channel["connection_details"]
     return {
         "consumer_tag": data.get("name"),
@@ -424,7 +424,7 @@ def consumer_row(data: Data, channel: Row | None, vhost: str, about: Data | None
         "exclusive": bool(data.get("exclusive")),
         "active": _activity(about) != "waiting",
         "activity_status": _activity(about),
-        "prefetch_count": number(about, "prefetch"),
+        "prefetch_count": None if about is None else number(about, "prefetch"),
         "arguments": plain(data.get("arguments") or {}),
         "channel_details": {
             "name": "" if channel is None else channel["name"],

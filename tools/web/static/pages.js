@@ -356,6 +356,7 @@ function queue(place, ctx, vhost, name) {
         { label: "Connection", cell: (each) => connectionLink(each.channel_details.connection_name) },
         { label: "User", cell: (each) => each.channel_details.user },
         { label: "Acknowledges", cell: (each) => (each.ack_required ? "yes" : "no") },
+        { label: "Prefetch", num: true, cell: prefetchOf },
         { label: "Exclusive", cell: (each) => (each.exclusive ? "yes" : "no") },
         { label: "", cell: (each) => closeConsumer(ctx, each) },
       ], row.consumer_details ?? [], { empty: "Nobody consumes this queue." }));
@@ -579,6 +580,9 @@ function connections(place, ctx) {
   return show;
 }
 
+/** The prefetch of a consumer: null if it has just ended. */
+const prefetchOf = (row) => (row.prefetch_count === 0 ? "no limit" : count(row.prefetch_count));
+
 const closeConsumer = (ctx, row) => button("Close", () => dialog(`Close the consumer ${row.consumer_tag}?`, [
   h("p", {}, `It gets no more messages of ${row.queue.name}. A session of AMQP 0-10 ends with it, since the protocol has no other way to tell the client.`),
 ], "Close it", async () => {
@@ -636,6 +640,7 @@ function channels(place, ctx) {
       { label: "Queue", cell: (row) => queueLink(row.queue.vhost, row.queue.name) }, { label: "Tag", cell: (row) => row.consumer_tag },
       { label: "Connection", cell: (row) => connectionLink(row.channel_details.connection_name) },
       { label: "Acknowledges", cell: (row) => (row.ack_required ? "yes" : "no") },
+      { label: "Prefetch", num: true, cell: prefetchOf },
       { label: "", cell: (row) => closeConsumer(ctx, row) },
     ], items, { empty: "Nobody consumes." }));
   };
@@ -979,6 +984,40 @@ const FEDERATION_FORMS = [
   },
 ];
 
+const INTERLINK_FORMS = [
+  {
+    label: "Add a domain",
+    path: (entered) => `qstore/domains/${part(entered.name)}`,
+    fields: () => [
+      textField("Name", "name", { required: true, autofocus: true }),
+      textField("Addresses", "url", { required: true, placeholder: "host:5672, ssl:host:5671" }),
+      h("div", { class: "fields" },
+        textField("User", "username"), textField("Password", "password", { type: "password", autocomplete: "new-password" }),
+        textField("SASL mechanisms, if not all", "sasl_mechanisms")),
+      check("Durable: it survives a restart", h("input", { type: "checkbox", name: "durable", checked: true })),
+    ],
+    value: (form) => given({ ...form, name: "", durable: !!form.durable }),
+  },
+  {
+    label: "Add a link through a domain",
+    path: (entered) => `qstore/interlinks/${part(entered.direction, entered.name)}`,
+    fields: () => [
+      textField("Name", "name", { required: true, autofocus: true }), textField("Domain", "domain", { required: true }),
+      field("Messages come", h("select", { name: "direction" },
+        [["incoming", "from the domain"], ["outgoing", "from here"]].map(([value, text]) => h("option", { value }, text)))),
+      h("div", { class: "fields" }, textField("Source", "source", { required: true }), textField("Target", "target", { required: true })),
+      check("Durable: it survives a restart, as its domain must", h("input", { type: "checkbox", name: "durable", checked: true })),
+    ],
+    value: (form) => given({ ...form, name: "", direction: "", durable: !!form.durable }),
+  },
+];
+
+const changeInterlinks = (ctx, form) => dialog(form.label, form.fields(), "Save", async (entered) => {
+  await ask(form.path(entered), { method: "PUT", body: form.value(entered) });
+  say("It is made.");
+  ctx.again();
+});
+
 const changeFederation = (ctx, form) => dialog(form.label, form.fields(), "Save", async (entered) => {
   await ask(`parameters/${part(form.component, entered.vhost, entered.name)}`, { method: "PUT", body: { value: form.value(entered) } });
   say("It is saved, and in effect.");
@@ -1003,15 +1042,16 @@ function federation(place, ctx) {
   ctx.title("Federation");
   const shown = h("div");
   place.append(heading("Federation", "Messages that this broker fetches from others, or takes to them.",
-    FEDERATION_FORMS.map((form) => button(form.label, () => changeFederation(ctx, form)))), shown);
+    [...FEDERATION_FORMS.map((form) => button(form.label, () => changeFederation(ctx, form))),
+      ...INTERLINK_FORMS.map((form) => button(form.label, () => changeInterlinks(ctx, form)))]), shown);
   const settings = Object.keys(ofUpstream).map((name) => `value.${name}`).join(",");
   return async () => {
     const optional = (path) => ask(path).catch((error) => (error.status === 401 || error.status === 403 ? [] : Promise.reject(error)));
-    const [shovels, links, upstreams, sets, qpid, bridges] = await Promise.all([
+    const [shovels, links, upstreams, sets, qpid, bridges, domains, interlinks] = await Promise.all([
       ask("shovels"), ask("federation-links"),
       optional(`parameters/federation-upstream?columns=vhost,name,${settings}`), // without the URI, which may have a password
       optional("parameters/federation-upstream-set?columns=vhost,name,value"),
-      ask("qstore/objects/link"), ask("qstore/objects/bridge"),
+      ask("qstore/objects/link"), ask("qstore/objects/bridge"), ask("qstore/domains"), ask("qstore/interlinks"),
     ]);
     shown.replaceChildren(
       h("h2", {}, "Shovels"), table("Shovels", [
@@ -1045,6 +1085,26 @@ function federation(place, ctx) {
         { label: "Upstreams", cell: (row) => row.value.map((each) => each.upstream).join(", ") },
         { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "Policies that name it have no upstreams then.", `parameters/federation-upstream-set/${part(row.vhost, row.name)}`), "danger") },
       ], sets) : "",
+      domains.length ? h("h2", {}, "Domains of AMQP 1.0") : "", domains.length ? table("Domains of AMQP 1.0", [
+        { label: "Name", cell: (row) => row.name }, { label: "Addresses", cell: (row) => h("div", { class: "uri" }, row.url) },
+        { label: "User", cell: (row) => row.username || "–" }, { label: "SASL mechanisms", cell: (row) => row.sasl_mechanisms || "all" },
+        { label: "Durable", cell: (row) => (row.durable ? "yes" : "no") },
+        { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "It must have no links. What clients send through it ends.", `qstore/domains/${part(row.name)}`), "danger") },
+      ], domains) : "",
+      interlinks.length ? h("h2", {}, "Links of AMQP 1.0") : "", interlinks.length ? table("Links of AMQP 1.0", [
+        { label: "Name", cell: (row) => row.name }, { label: "Domain", cell: (row) => row.domain },
+        { label: "Direction", cell: (row) => row.direction },
+        { label: "State", cell: (row) => [stateTag(row.state, SHOVEL_STATES), row.reason ? h("div", { class: "quiet" }, row.reason) : null] },
+        { label: "Source", cell: (row) => row.source }, { label: "Target", cell: (row) => row.target },
+        { label: "Forwarded", num: true, cell: (row) => count(row.messages_forwarded) },
+        { label: "Pending", num: true, cell: (row) => count(row.messages_pending) },
+        { label: "Durable", cell: (row) => (row.durable ? "yes" : "no") },
+        { label: "", cell: (row) => {
+          const path = `qstore/interlinks/${part(row.direction, row.name)}`;
+          return h("div", { class: "row" }, button("Restart", () => restart(ctx, `${path}/restart`)),
+            button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "Messages that are not settled stay where they are.", path), "danger"));
+        } },
+      ], interlinks) : "",
       qpid.length ? h("h2", {}, "Links of AMQP 0-10") : "", qpid.length ? table("Links of AMQP 0-10", [
         { label: "Name", cell: (row) => row.name }, { label: "To", cell: (row) => `${row.transport}:${row.host}:${row.port}` },
         { label: "State", cell: (row) => [stateTag(row.state, LINK_STATES), row.lastError ? h("div", { class: "quiet" }, row.lastError) : null] },
