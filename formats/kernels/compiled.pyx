@@ -7,7 +7,7 @@ even a loop's variable is one if Cython does not know its type.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pyport cimport PY_SSIZE_T_MAX
-from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 import qstore.formats.kernels.plain as _plain
@@ -36,6 +36,7 @@ cdef enum:
     TAIL_BYTES = 12
     SALT_BYTES = 8
     TAG_BYTES = 8
+    ID_BYTES = 4
     PADDING_BYTE = 0xFF
     MAX_FIELDS = 4
     MAX_KINDS = 64
@@ -607,24 +608,28 @@ def write_deliveries(
     Py_ssize_t first,
     Py_ssize_t count,
     bytes tail not None,
+    Py_ssize_t id_at=-1,
+    first_id=0,
 ):
     cdef Py_ssize_t template_size = len(template), tail_size = len(tail), number, size
-    cdef bint has_tag = tag_at >= 0
+    cdef bint has_tag = tag_at >= 0, has_id = id_at >= 0
     cdef const uint32_t* begins = starts_of(starts, first, count)
     cdef int64_t total = -1 if begins == NULL else size_of_bodies(begins, len(data), at, gap, count)
     cdef Fields known
     if (
         total < 0
         or (has_tag and (template_size < TAG_BYTES or tag_at > template_size - TAG_BYTES))
+        or (has_id and (template_size < ID_BYTES or id_at > template_size - ID_BYTES))
         or not read_fields(&known, fields, template_size)
     ):
         return _plain.write_deliveries(
-            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail
+            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail, id_at, first_id
         )
     cdef uint64_t tag = first_tag if has_tag else 0
-    if tag > UINT64_MAX - <uint64_t>count:
+    cdef uint32_t id_ = first_id if has_id else 0
+    if tag > UINT64_MAX - <uint64_t>count or (has_id and id_ + <uint64_t>count > <uint64_t>UINT32_MAX + 1):
         return _plain.write_deliveries(
-            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail
+            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail, id_at, first_id
         )
     if known.count:
         for number in range(count):
@@ -641,6 +646,9 @@ def write_deliveries(
         memcpy(to, templates, template_size)
         size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
         set_fields(&known, to, size)
+        if has_id:
+            store_be32(to + id_at, id_)
+            id_ += 1
         if has_tag:
             store_be64(to + tag_at, tag)
             tag += 1

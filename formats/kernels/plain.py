@@ -23,6 +23,7 @@ MAX_KINDS: Final = 64  # of messages that are sorted
 _MAX_U32: Final = (1 << 32) - 1
 _MAX_U64: Final = (1 << 64) - 1
 _TAG: Final = struct.Struct(">Q")
+_ID: Final = struct.Struct(">I")
 _PLACE_SIZE: Final = 8
 _BETWEEN: Final = b"\0"  # sorted bodies
 
@@ -456,6 +457,8 @@ def write_deliveries(
     first: int,
     count: int,
     tail: bytes,
+    id_at: int = -1,
+    first_id: int = 0,
 ) -> bytes:
     """Messages of a run as a consumer gets them: of each the template with its number and size, the body, and the tail.
 
@@ -471,13 +474,21 @@ def write_deliveries(
         first: the number of the first of them.
         count: their number.
         tail: the bytes after each body.
+        id_at: where in the template a second number is, 4 bytes, big endian, that counts up as well; negative if there
+            is none.
+        first_id: that of the first.
 
     Raises:
-        ValueError: the bodies are not in the buffer, or the number or a field is not in the template.
+        ValueError: the bodies are not in the buffer, or a number or a field is not in the template.
         OverflowError: a number does not fit.
     """
     bodies = _bodies(data, at, starts, gap, first, count)
     _check_fields(fields, template)
+    if id_at >= 0:
+        if id_at + _ID.size > len(template):
+            raise ValueError(f"no number of 4 bytes at {id_at} of {len(template)} bytes")
+        if not 0 <= first_id <= min(_MAX_U32, _MAX_U32 + 1 - count):
+            raise OverflowError(f"no numbers of 32 bits: {count} from {first_id} on")
     if tag_at >= 0:
         if tag_at + _TAG.size > len(template):
             raise ValueError(f"no number of 8 bytes at {tag_at} of {len(template)} bytes")
@@ -486,18 +497,41 @@ def write_deliveries(
     if not bodies:
         return b""
     if fields:
-        return _write_sized(template, tag_at, first_tag, fields, bodies, tail)
-    if tag_at < 0:
+        return _write_sized(template, tag_at, first_tag, fields, bodies, tail, id_at, first_id)
+    if tag_at < 0 and id_at < 0:
         return template + (tail + template).join(bodies) + tail
-    tags = struct.pack(f">{count}Q", *range(first_tag, first_tag + count))
-    before, after = template[:tag_at], template[tag_at + _TAG.size :]
+    if id_at < 0:
+        begin, end = tag_at, tag_at + _TAG.size
+        numbers = struct.pack(f">{count}Q", *range(first_tag, first_tag + count))
+    else:
+        begin, end, numbers = _both_numbers(template, tag_at, first_tag, id_at, first_id, count)
+    before, after, width = template[:begin], template[end:], end - begin
     pieces = [b""] * (4 * count)
     pieces[::4] = [before, *[tail + before] * (count - 1)]
-    pieces[1::4] = [tags[begin : begin + 8] for begin in range(0, 8 * count, 8)]
+    pieces[1::4] = [numbers[place : place + width] for place in range(0, width * count, width)]
     pieces[2::4] = [after] * count
     pieces[3::4] = bodies
     pieces.append(tail)
     return b"".join(pieces)
+
+
+def _both_numbers(
+    template: bytes, tag_at: int, tag: int, id_at: int, first_id: int, count: int
+) -> tuple[int, int, bytes]:
+    """Where in the template the numbers of a message begin and end, and these bytes of all messages."""
+    begin, end = id_at, id_at + _ID.size
+    if tag_at >= 0:
+        begin, end = min(begin, tag_at), max(end, tag_at + _TAG.size)
+    width = end - begin
+    written = bytearray(template[begin:end] * count)
+    ids = struct.pack(f">{count}I", *range(first_id, first_id + count))
+    for place in range(_ID.size):
+        written[id_at - begin + place :: width] = ids[place :: _ID.size]
+    if tag_at >= 0:
+        tags = struct.pack(f">{count}Q", *range(tag, tag + count))
+        for place in range(_TAG.size):
+            written[tag_at - begin + place :: width] = tags[place :: _TAG.size]
+    return begin, end, bytes(written)
 
 
 def _sized(before: bytes, fields: tuple[SizeField, ...], size: int) -> bytes | None:
@@ -511,7 +545,14 @@ def _sized(before: bytes, fields: tuple[SizeField, ...], size: int) -> bytes | N
 
 
 def _write_sized(
-    template: bytes, tag_at: int, tag: int, fields: tuple[SizeField, ...], bodies: list[bytes], tail: bytes
+    template: bytes,
+    tag_at: int,
+    tag: int,
+    fields: tuple[SizeField, ...],
+    bodies: list[bytes],
+    tail: bytes,
+    id_at: int,
+    first_id: int,
 ) -> bytes:
     """As `write_deliveries`, where the sizes differ."""
     pieces: list[bytes] = []
@@ -521,6 +562,9 @@ def _write_sized(
             size = len(body)
             for field in fields:
                 template = field.set_in(template, size)
+        if id_at >= 0:
+            template = template[:id_at] + _ID.pack(first_id) + template[id_at + _ID.size :]
+            first_id += 1
         if tag_at < 0:
             pieces += (template, body, tail)
         else:

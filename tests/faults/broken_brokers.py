@@ -558,14 +558,15 @@ BROKEN_LINKS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 
 # ---- runs of AMQP 1.0 ----
 
-_sound_with_ids = links.with_ids
+_sound_deliveries = links.write_deliveries
 _sound_sections = OutgoingLink._sections_of_run
 _sound_accept = links_session.accept
 
 
-def _ids_of_the_next(frames: bytes, size: int, at: int, first: int, count: int) -> bytes:
+def _ids_of_the_next(*arguments: Any) -> bytes:
     """Each message of a run has the delivery-id of the next one."""
-    return _sound_with_ids(frames, size, at, first + 1, count)
+    *others, first = arguments
+    return _sound_deliveries(*others, first + 1)
 
 
 def _sections_as_if_new(self: OutgoingLink, message: SectionMessage, *, is_redelivered: bool) -> bytes:
@@ -587,7 +588,7 @@ def _accept_without_last_of_run(tick: Tick, acquired: Any, done: Callable[[Excep
 
 
 BROKEN_LINKS_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
-    "delivery-ids of the next ones": partial(_long_stretches, links, "with_ids", _ids_of_the_next),
+    "delivery-ids of the next ones": partial(_long_stretches, links, "write_deliveries", _ids_of_the_next),
     "marks of a run left out": partial(_long_stretches, OutgoingLink, "_sections_of_run", _sections_as_if_new),
     "held by another number": partial(_long_stretches, links, "HeldRun", _held_by_another_number),
     "accepted without its last": partial(_long_stretches, links_session, "accept", _accept_without_last_of_run),

@@ -23,9 +23,11 @@ from tests.support.compiled import is_compiled
 FORMS: Final = [plain, picked]
 each_form = pytest.mark.parametrize("kernels", FORMS, ids=["plain", "picked"])
 
+_U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
 _SALTS = st.integers(0, _U64)
 _RIDS = st.one_of(st.integers(0, 300), st.integers(_U64 - 300, _U64 - 10), st.integers((1 << 32) - 5, 1 << 32))
+_IDS = st.one_of(st.integers(0, 300), st.integers(_U32 - 300, _U32 - 9))
 _SIZES = st.one_of(st.integers(0, 300), st.sampled_from([1023, 1024, 9000]))
 
 
@@ -358,22 +360,27 @@ def test_dequeues_of_a_range_are_those_of_its_messages(
 
 @each_form
 @given(
-    run=_runs(), template=st.binary(min_size=24, max_size=40), has_tag=st.booleans(), fields=_FIELDS, first_tag=_RIDS,
-    tail=st.binary(max_size=9),
+    run=_runs(), template=st.binary(min_size=28, max_size=44), has_tag=st.booleans(), fields=_FIELDS, first_tag=_RIDS,
+    tail=st.binary(max_size=9), has_id=st.booleans(), first_id=_IDS, is_after=st.booleans(),
 )  # fmt: skip
-def test_deliveries_of_a_run_differ_in_number_size_and_body(
+def test_deliveries_of_a_run_differ_in_numbers_size_and_body(
     kernels: Any, run: tuple[list[bytes], Bodies, int], template: bytes, has_tag: bool, fields: tuple[SizeField, ...],
-    first_tag: int, tail: bytes,
+    first_tag: int, tail: bytes, has_id: bool, first_id: int, is_after: bool,
 ) -> None:  # fmt: skip
     bodies, columns, first = run
-    tag_at = len(template) - 9 if has_tag else -1
+    tag_at = len(template) - 13 if has_tag else -1
+    id_at = len(template) - (4 if is_after else 17) if has_id else -1
     wanted = b""
     for number, body in enumerate(bodies):
         before = _before(template, fields, len(body))
+        if has_id:
+            before = before[:id_at] + (first_id + number).to_bytes(4) + before[id_at + 4 :]
         if has_tag:
             before = before[:tag_at] + (first_tag + number).to_bytes(8) + before[tag_at + 8 :]
         wanted += before + body + tail
     arguments = (*_columns(columns, first, len(bodies)), tail)
+    if has_id:
+        arguments += (id_at, first_id)
     assert kernels.write_deliveries(template, tag_at, first_tag, fields, *arguments) == wanted
 
 
@@ -600,6 +607,18 @@ def test_numbers_that_do_not_fit_are_not_delivered(tag_at: int, first: int, coun
     compiled = _outcome(picked.write_deliveries, bytes(12), tag_at, first, (), _DATA, 0, starts, 1, 0, count, b"")
     assert compiled in (found, None if tag_at < -(1 << 63) else found)
     assert (found is not None) == (tag_at < 0 or (tag_at <= 4 and 0 <= first <= _U64 - count))
+
+
+@given(id_at=_HOSTILE, first=_HOSTILE, count=st.integers(0, 3))
+@example(9, 0, 1)
+@example(8, 0, 1)
+@example(8, (1 << 32) - 1, 1)
+@example(8, (1 << 32) - 1, 2)
+@example(8, 1 << 32, 0)
+def test_second_numbers_that_do_not_fit_are_not_delivered(id_at: int, first: int, count: int) -> None:
+    starts = array("I", [0, 2, 4, 6]).tobytes()
+    found = _same("write_deliveries", bytes(12), 0, 0, (), _DATA, 0, starts, 1, 0, count, b"", id_at, first)
+    assert (found is not None) == (id_at < 0 or (id_at <= 8 and 0 <= first <= min(_U32, _U32 + 1 - count)))
 
 
 @given(size=st.sampled_from([65_535, 65_536, 65_530, 70_000]), added=st.sampled_from([0, 5, 6]))

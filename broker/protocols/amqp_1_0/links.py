@@ -48,7 +48,6 @@ from qstore.broker.protocols.amqp_1_0.transfers import (
     ZERO,
     transfer_frames,
     transfer_heads,
-    with_ids,
 )
 from qstore.broker.protocols.consumer import HeldRun, SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
@@ -507,9 +506,9 @@ class OutgoingLink(SendingConsumer):
         tail_at = FRAME.size + len(head)
         frames = write_deliveries(
             before, tail_at + TAG_AT, number, (), bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
-            b"",
+            b"", tail_at + ID_AT, first_id,
         )  # fmt: skip
-        connection.output.append(with_ids(frames, size, tail_at + ID_AT, first_id, count))
+        connection.output.append(frames)
         connection.frames_sent += count
         connection.messages_sent += count
         session.sent_frames(count)

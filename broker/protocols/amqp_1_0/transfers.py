@@ -26,7 +26,6 @@ MORE: Final = bytes((TRUE,))
 DOFF: Final = FRAME.size // 4
 
 _HALF: Final = 1 << 31
-_LOW: Final = 0xFF
 _TRANSFER: Final = BY_NAME["transfer"].head
 
 
@@ -38,23 +37,6 @@ def difference(later: int, earlier: int) -> int:
 
 ID_AT: Final = 1  # in `TAIL`
 TAG_AT: Final = 7
-
-
-def with_ids(frames: bytes, size: int, at: int, first: int, count: int) -> bytes:
-    """Transfer frames of one size with consecutive delivery-ids.
-
-    Args:
-        frames: the frames, each with the first delivery-id.
-        size: of each.
-        at: where in each the delivery-id is.
-        first: the first one; none of them is above `MASK`.
-        count: how many there are.
-    """
-    ids = struct.pack(f">{count}I", *range(first, first + count))
-    out = bytearray(frames)
-    for place in range(4) if (first & _LOW) + count > _LOW + 1 else (3,):
-        out[at + place :: size] = ids[place::4]
-    return bytes(out)
 
 
 def transfer_heads(handle: int) -> tuple[bytes, bytes]:

@@ -8,7 +8,6 @@ import pytest
 
 from qstore.broker.model.run import MIN_RUN
 from qstore.broker.protocols.amqp_1_0 import session as session_module
-from qstore.broker.protocols.amqp_1_0.transfers import with_ids
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite
 from qstore.formats.amqp_1_0.sections import VALUE
 from tests.broker.protocols.links_client import LinksClient, make_queue
@@ -84,13 +83,6 @@ def test_delivery_ids_are_consecutive_over_a_byte_and_the_end_of_numbers(world: 
     client.settle(ACCEPTED, 0, found[-1].id)
     client.sync()
     assert left(world) == 0
-
-
-@pytest.mark.parametrize(("first", "count"), [(0, 4), (250, 10), (0x1FE, 3), (0xFFFFFFF0, 16), (0xFF00, 300)])
-def test_frames_of_a_run_have_consecutive_ids(first: int, count: int) -> None:
-    frame = b"ab" + first.to_bytes(4, "big") + b"cd"
-    expected = b"".join(b"ab" + number.to_bytes(4, "big") + b"cd" for number in range(first, first + count))
-    assert with_ids(frame * count, len(frame), 2, first, count) == expected
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 19), (0, 7), (5, 9), (12, 19), (7, 7), (0, 1000)])
