@@ -4,6 +4,8 @@
     frame              a performative, passed on at once
     transfer           with the part of a message that it carries. Most messages are one transfer; those of several are
                        collected, one message for each link, and passed on with the last transfer
+    disposition        of several that were read together and accept consecutive deliveries in the same way, one is
+                       passed on, with the range of all: most clients accept each message by itself
 
 A transfer that has to wait for room is read again later: nothing is passed on, or counted, before there is room for it.
 
@@ -21,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from qstore.broker.model.message import Content, IncomingContent
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
+from qstore.broker.model.settlement import AT_ONCE
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
 from qstore.formats.amqp_1_0.composites import BY_CODE, Composite, FieldError, list_bounds, read_composite, read_fields
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, frame_body_at
@@ -30,6 +33,7 @@ from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.values import MAX_VALUES
 
 _unpack: Final = FRAME.unpack_from
+_DISPOSITION: Final = BY_CODE[0x15]
 _TRANSFER: Final = BY_CODE[0x14]
 _HEADER_BYTES: Final = len(AMQP_HEADER)
 _MAX_HANDLE: Final = (1 << 32) - 1
@@ -259,6 +263,36 @@ def _layout(data: bytes, at: int, fields_at: int) -> _Layout | None:
 _SIZES: Final = {_SMALL_UINT: 1, _UINT: 4}
 
 
+def _range_of(data: bytes, begin: int, end: int) -> tuple[int, int, bytes] | None:
+    """The first and the last delivery-id of a usual disposition, and all else in it; None if it is not usual.
+
+    Args:
+        data: has the disposition.
+        begin: where it begins.
+        end: where it ends.
+    """
+    place = begin + len(_DISPOSITION.head) + 4  # after a list of up to 255 bytes, its size, its count and the role
+    if end - place <= 1 + _WIDTHS[_UINT] or data[place - 4] != _LIST8 or data[place - 3] != end - place + 2:
+        return None
+    width = _WIDTHS.get(data[place], -1)
+    last_at = place + 1 + width
+    if width < 0:
+        return None
+    first = last = int.from_bytes(data[place + 1 : last_at], "big")
+    rest_at = last_at + 1
+    if data[last_at] != _NULL:
+        width = _WIDTHS.get(data[last_at], -1)
+        rest_at += width
+        if width < 0 or rest_at > end:
+            return None
+        last = int.from_bytes(data[last_at + 1 : rest_at], "big")
+    return first, last, data[place - 2 : place] + data[rest_at:end]
+
+
+_WIDTHS: Final = {_ZERO: 0, _SMALL_UINT: 1, _UINT: 4}
+_MAX_ID: Final = (1 << 32) - 1
+
+
 class FrameAssembler(Assembler[FrameReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a message."""
 
@@ -296,7 +330,33 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
             raise FieldError("a transfer with an unusual descriptor", begin)
         if stop != following:
             raise Amqp10Error(f"{performative.name} ends {following - stop} bytes before its frame", stop)
+        if performative.name == _DISPOSITION.name:
+            following = self._join_dispositions(performative.fields, data, at, begin, following, end)
         receiver.performative(kind, channel, performative)
+        return following
+
+    def _join_dispositions(
+        self, fields: dict[str, Any], data: bytes, at: int, begin: int, following: int, end: int
+    ) -> int:
+        """Extend the range of a disposition that accepts deliveries by those of the frames after it that continue it.
+
+        Returns where the last of these frames ends.
+        """
+        state, own = fields.get("state"), _range_of(data, begin, following)
+        if own is None or not fields["role"] or not isinstance(state, Composite) or state.name != "accepted":
+            return following
+        first, last, rest = own
+        head, head_bytes = data[at + 4 : begin + len(_DISPOSITION.head)], begin - at
+        while end - following > head_bytes and data.startswith(head, following + 4):
+            stop = following + int.from_bytes(data[following : following + 4], "big")
+            found = _range_of(data, following + head_bytes, stop) if stop <= end else None
+            if found is None or found[0] != (last + 1) & _MAX_ID or found[2] != rest:
+                break
+            if (last - first) & _MAX_ID >= AT_ONCE or (found[1] - first) & _MAX_ID >= AT_ONCE:
+                break
+            last = fields["last"] = found[1]
+            following = stop
+            self.frames += 1
         return following
 
     def _takes_run(self, data: bytes, at: int, begin: int, following: int, end: int, channel: int) -> int:
