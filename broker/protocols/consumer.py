@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from qstore.broker.model.queues.entry import ACQUIRED, HELD, Entry
 from qstore.broker.model.run import MessageRun, RunEntry
+from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.formats.values import TypedMap
@@ -29,7 +30,7 @@ from qstore.formats.values import TypedMap
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.selectors.candidate import Candidate, LastCandidate
+    from qstore.broker.model.selectors.candidate import LastCandidate
     from qstore.broker.model.tick import Turns
     from qstore.formats.kernels.bodies import Bodies
 
@@ -149,11 +150,12 @@ class SelectorCheck:
         text: of the selector: consumers with equal ones can take the same messages.
     """
 
-    __slots__ = ("_last", "_selected", "_selector", "_was_redelivered", "_work", "text")
+    __slots__ = ("_declined", "_last", "_selected", "_selector", "_was_redelivered", "_work", "text")
 
     def __init__(self, selector: MessageCondition, last: LastCandidate) -> None:
         self._selector, self._last, self.text = selector, last, selector.text
         self._selected: Message | None = None  # a matching message that was refused
+        self._declined: Message | None = None  # the template of the last run that does not match
         self._was_redelivered = False  # whether its delivery would have been marked as redelivered
         self._work = 0
 
@@ -170,6 +172,23 @@ class SelectorCheck:
             self._was_redelivered = is_redelivered
         self._work = candidate.work - before
         return matches
+
+    def admits_run(self, run: MessageRun, connection: Roomy) -> bool:
+        """Whether the messages of a run match, whose content no selector reads, be they redelivered or not.
+
+        The work for that takes from the room of the connection. A run that has not matched is not evaluated again.
+        """
+        template = run.template
+        if template is self._declined:
+            return False
+        for is_redelivered in (False, True):
+            candidate = Candidate(template, is_redelivered=is_redelivered)
+            matches = self._selector.matches(candidate)
+            connection.room -= candidate.work
+            if not matches:
+                self._declined = template
+                return False
+        return True
 
     def answered(self, entry: Entry, connection: Roomy, *, is_refused: bool) -> None:
         """Note what the consumer has answered to an entry: the work for it takes from the room of its connection."""

@@ -165,9 +165,9 @@ class LinkSession(ServerSession):
         if self._sync_number == _NO_SYNC:
             self._sync_soon()
 
-    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry) -> None:
+    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
         """As `ServerSession.delivered_run`."""
-        super().delivered_run(number, subscription, run)
+        super().delivered_run(number, subscription, run, size)
         if self._sync_number == _NO_SYNC:
             self._sync_soon()
 

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.message import Content, Handling, Message, NewMessage, Properties, ReplyAddress
+from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.message import (
     CONTENT_TYPES,
     MESSAGE_ID_HEADER,
@@ -83,7 +84,7 @@ from qstore.formats.amqp_0_10.structs import (
 from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import (
     EMPTY_MAP,
     MAX_VALUES,
@@ -186,6 +187,10 @@ class TransferMessage(NativeMessage):
     def size_field(self) -> SizeField | None:
         """As `Message.size_field`."""
         return content_length_field(self.header)
+
+    def contents_of(self, bodies: Bodies, lead: bytes) -> Bodies | None:
+        """As `Message.contents_of`: the bodies."""
+        return None if lead else bodies
 
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
@@ -563,35 +568,58 @@ _HIGHEST_PRIORITY: Final = 9
 
 
 class TransferIn:
-    """Converts messages to transfers that clients get from a virtual host; one for the same host is equal.
+    """Converts messages to transfers that clients get from a virtual host; one with equal arguments is equal.
 
     Args:
         host: the virtual host, to whose queues and exchanges reply addresses belong.
+        is_run: whether it converts templates of runs, whose contents are bytes.
     """
 
-    __slots__ = ("_host",)
+    __slots__ = ("_host", "_is_run")
 
-    def __init__(self, host: VirtualHost) -> None:
-        self._host = host
+    def __init__(self, host: VirtualHost, *, is_run: bool = False) -> None:
+        self._host, self._is_run = host, is_run
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TransferIn) and other._host is self._host
+        return isinstance(other, TransferIn) and other._host is self._host and other._is_run is self._is_run
 
     def __hash__(self) -> int:
         return hash(self._host)
 
     def __call__(self, message: Message) -> TransferMessage | None:
         """As `as_transfer`."""
-        return as_transfer(message, self._host)
+        return _transfer_with(message, self._host, b"") if self._is_run else as_transfer(message, self._host)
+
+
+def run_as_transfer(run: MessageRun, host: VirtualHost) -> tuple[TransferMessage, Bodies, SizeField | None] | None:
+    """What messages of a run have in common in their 0-10 form, their bodies, and the field that gives their sizes.
+
+    None if they have to be converted singly, or AMQP 0-10 cannot represent them.
+    """
+    template = run.template
+    if isinstance(template, TransferMessage):
+        return template, run.bodies, run.field
+    bodies = None if template.expires_at else run.contents
+    converted = None if bodies is None else template.converted(TransferIn(host, is_run=True))
+    return None if bodies is None or converted is None else (converted, bodies, None)
 
 
 def as_transfer(message: Message, host: VirtualHost | None = None) -> TransferMessage | None:
     """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it. `host`: see `TransferIn`."""
     try:
+        content = message.content()
+    except BrokerRecordError:
+        return None
+    return _transfer_with(message, host, content)
+
+
+def _transfer_with(message: Message, host: VirtualHost | None, content: Content | TypedValue) -> TransferMessage | None:
+    """As `as_transfer`, with this content."""
+    try:
         properties = message.properties()
         if host is not None and properties.reply_to is not None:
             properties = properties._replace(reply_to=reply_in(host, properties.reply_to))
-        content_type, body = encoded_content(message.content(), properties.content_type)
+        content_type, body = encoded_content(content, properties.content_type)
         fields = _fields(properties._replace(content_type=content_type))
         structs = encode_struct(MESSAGE_PROPERTIES, fields) if fields else b""
         given: dict[str, Any] = {

@@ -430,12 +430,12 @@ class ServerSession(Session):
             except ModelError as error:
                 self.fail_command(self.received, b"", error)
 
-    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry) -> None:
-        """Record the delivery of a run, from that number on."""
+    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
+        """Record the delivery of a run, from that number on, with messages of at most `size` bytes."""
         connection = self.connection
         connection.room -= run.size + COST_OF_MESSAGE * run.count
         self.tick.outputs[connection] = None
-        self.deliveries.add_run(number, subscription, run)
+        self.deliveries.add_run(number, subscription, run, size)
         if not subscription.is_accepting:
             try:
                 subscription.queue.dequeue_run(run, run.count)

@@ -40,7 +40,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import StreamRun
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.settlement import AT_ONCE, drained
-from qstore.broker.protocols.amqp_0_10.message import TransferIn, TransferMessage
+from qstore.broker.protocols.amqp_0_10.message import TransferIn, TransferMessage, run_as_transfer
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
 from qstore.broker.protocols.consumer import (
     FramedConsumer,
@@ -266,8 +266,13 @@ class Subscription(FramedConsumer):
         """As `Consumer.room_for`."""
         session, size = self.session, run.largest
         room = session.connection.room
-        if room <= 0 or not session.can_send or not isinstance(run.template, TransferMessage):
+        if room <= 0 or not session.can_send:
             return 0
+        if not isinstance(run.template, TransferMessage):
+            found = run_as_transfer(run, session.virtual_host)
+            if found is None:
+                return 0
+            size = len(found[0].header) + found[1].largest
         if session.is_resumable or size > session.max_plain_bytes:
             return 0
         room = min(-(-room // (size + COST_OF_MESSAGE)), self.message_credit)  # the last may exceed the room
@@ -278,11 +283,17 @@ class Subscription(FramedConsumer):
     def deliver_run(self, run: RunEntry) -> int:
         """As `Consumer.deliver_run`."""
         session, messages, count = self.session, run.run, run.count
-        connection, message, bodies = session.connection, messages.template, messages.bodies
-        assert isinstance(message, TransferMessage)
+        connection, found = session.connection, run_as_transfer(messages, session.virtual_host)
+        assert found is not None, "room_for has found it"
+        message, bodies, field = found
+        size, total = messages.largest, run.size
+        if message is not messages.template:
+            size = len(message.header) + bodies.largest
+            total = count * size
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(message.header)
         header = message.header_for_redelivery() if run.is_redelivered else message.header
         if self.byte_credit != UNLIMITED:
-            self.byte_credit -= run.size
+            self.byte_credit -= total
         if self.message_credit != UNLIMITED:
             self.message_credit -= count
         else:
@@ -295,14 +306,14 @@ class Subscription(FramedConsumer):
         fields: tuple[SizeField, ...] = ()
         if not bodies.is_even:
             fields = (SizeField(len(frames) - FRAME.size + 2, 2, FRAME.size),)
-        if messages.field is not None:
-            fields = (messages.field.moved(len(head)), *fields)
+        if field is not None:
+            fields = (field.moved(len(head)), *fields)
         connection.output.append(
             write_deliveries(
                 frames, -1, 0, fields, bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count, b""
             )
         )
-        session.delivered_run(number, self, run)
+        session.delivered_run(number, self, run, size)
         if session.is_failed:
             return TAKEN
         return TAKEN if self.message_credit and connection.room > 0 else TAKEN_LAST
@@ -361,9 +372,10 @@ class SelectiveSubscription(Subscription):
         """Equal for equal selectors."""
         return self._kind
 
-    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for the base class
-        """As `Consumer.room_for`: each message is examined."""
-        return 0
+    def room_for(self, run: MessageRun) -> int:
+        """As `Consumer.room_for`: none if the messages of the run do not match."""
+        room = super().room_for(run)
+        return room if room and self._check.admits_run(run, self.session.connection) else 0
 
     def deliver(self, entry: Entry) -> int:
         """Send a message if it matches and there is credit for it. Returns as `Consumer.deliver` does."""
@@ -402,6 +414,10 @@ class StreamSubscription(TracedSubscription):
     def numbers_runs(self) -> bool:
         """As `Reader.numbers_runs`."""
         return True
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `Subscription.room_for`: messages of other protocols are converted singly."""
+        return super().room_for(run) if isinstance(run.template, TransferMessage) else 0
 
     def deliver_run(self, run: RunEntry) -> int:
         """As `Subscription.deliver_run`."""
@@ -499,12 +515,12 @@ class Deliveries:
         if subscription.is_windowed or not subscription.acquires:
             self._await_completion(number, number, subscription, size)
 
-    def add_run(self, number: int, subscription: Subscription, run: RunEntry) -> None:
-        """Record the delivery of a run, from that number on."""
+    def add_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
+        """Record the delivery of a run, from that number on, with messages of at most `size` bytes."""
         if subscription.is_accepting:
             self.held.add(HeldRun(subscription.queue, run, subscription, number))
         if subscription.is_windowed:
-            self._await_completion(number, number + run.count - 1, subscription, run.run.largest)
+            self._await_completion(number, number + run.count - 1, subscription, size)
 
     @property
     def count(self) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, PerConsumerOrder
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.stream import StreamRun
+from qstore.broker.model.queues.stream import Stream, StreamRun
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic, run_as_basic
@@ -309,16 +309,19 @@ class StreamConsumer(TracedConsumer):
         return True
 
     def room_for(self, run: MessageRun) -> int:
-        """As `BasicConsumer.room_for`: messages of other protocols are converted singly."""
-        return super().room_for(run) if isinstance(run.template, BasicMessage) else 0
+        """As `BasicConsumer.room_for`: messages of other protocols on a stream are converted singly."""
+        can_take = isinstance(run.template, BasicMessage) or not isinstance(self.queue, Stream)
+        return super().room_for(run) if can_take else 0
 
     def deliver_run(self, run: RunEntry) -> int:
         """As `BasicConsumer.deliver_run`."""
+        if not isinstance(run, StreamRun):
+            return super().deliver_run(run)
         first, count, messages, output = run.first, run.count, run.run, self.channel.connection.output
         message, number, place = messages.template, run.position - 1, len(output)
         assert isinstance(message, BasicMessage)
         result = super().deliver_run(run)
-        if isinstance(run, StreamRun) and run.number_at >= 0:
+        if run.number_at >= 0:
             start = self._starts.get(len(message.routed)) or self._make_start(len(message.routed))
             at = len(start) + len(_NO_TAG) + len(message.routed) + len(self.make_head(len(message.header)))
             output[place] = with_numbers(output[place], at + run.number_at, number, messages.bodies, first, count)
@@ -371,8 +374,13 @@ class SelectiveConsumer(StreamConsumer):
             self.channel.may_close(self)
 
     def room_for(self, run: MessageRun) -> int:
-        """As `BasicConsumer.room_for`: with a selector, each message is examined."""
-        return super().room_for(run) if self._check is None and not self.closes else 0
+        """As `BasicConsumer.room_for`: none if a selector does not match the messages of the run.
+
+        On a stream each is examined: it has its offset among its headers.
+        """
+        check = self._check
+        room = 0 if self.closes or (check is not None and isinstance(self.queue, Stream)) else super().room_for(run)
+        return room if not room or check is None or check.admits_run(run, self.channel.connection) else 0
 
     def deliver(self, entry: Entry) -> int:
         """Send a message if it matches and there is credit for it. Returns as `Consumer.deliver` does."""

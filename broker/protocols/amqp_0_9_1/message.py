@@ -139,6 +139,10 @@ class BasicMessage(NativeMessage):
         """As `Message.size_field`."""
         return SIZE_FIELD
 
+    def contents_of(self, bodies: Bodies, lead: bytes) -> Bodies | None:
+        """As `Message.contents_of`: the bodies."""
+        return None if lead else bodies
+
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
         return encode_begin(ceil(self.expires_at * 1000), self.routed, len(self.header))

@@ -263,7 +263,7 @@ class OutgoingLink(SendingConsumer):
         self.transaction: OpenTransaction | None = None
         self.unsettled: dict[int, None] = {}
         self.resumption: Resumption | None = None
-        self._takes_runs = acquires and selector is None and not isinstance(queue, Stream)
+        self._takes_runs = acquires and not isinstance(queue, Stream)
         self._tags = 0  # added to the number of a delivery, its tag
         self._head, self._head_with_more = transfer_heads(handle)
         text = None if selector is None else selector.text
@@ -463,7 +463,7 @@ class OutgoingLink(SendingConsumer):
             return 0
         if run.template.expires_at or not bodies.is_even:
             return 0
-        if not self._takes_runs or self.transaction is not None or self.resumption is not None:
+        if not self._takes_runs or self.transaction is not None:
             return 0
         if self.no_local and run.template.handling.publisher is connection.publisher:
             return 0
@@ -473,6 +473,8 @@ class OutgoingLink(SendingConsumer):
         message, lead = found
         size = len(self._sections_of_run(message, is_redelivered=True)) + len(lead) + bodies.largest
         if size > self._max_message or FRAME.size + len(self._head) + TAIL.size + size > connection.max_frame:
+            return 0
+        if self._selector is not None and not self._selector.admits_run(run, connection):
             return 0
         most = min(self.credit, session.window, _MASK + 1 - (session.next_delivery & _MASK))
         if not self.settles:
@@ -501,11 +503,12 @@ class OutgoingLink(SendingConsumer):
         session.next_delivery = number + count
         first_id, head = number & _MASK, self._head
         size = FRAME.size + len(head) + TAIL.size + len(sections) + bodies.largest
-        tail = _pack_tail(_UINT, first_id, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        tag = self._tags + number
+        tail = _pack_tail(_UINT, first_id, _VBIN8, _TAG_BYTES, tag, _ZERO, settled)
         before = b"".join((_pack_frame(size, _DOFF, AMQP, session.channel), head, tail, sections))
         tail_at = FRAME.size + len(head)
         frames = write_deliveries(
-            before, tail_at + TAG_AT, number, (), bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
+            before, tail_at + TAG_AT, tag, (), bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
             b"", tail_at + ID_AT, first_id,
         )  # fmt: skip
         connection.output.append(frames)

@@ -607,7 +607,9 @@ class Session:
             return
         kept: dict[bytes, Any] = {}
         if isinstance(link, OutgoingLink):
-            for number in list(link.unsettled):
+            for run in [each for each in self.held_runs if each.consumer is link]:
+                self._unfold(run)
+            for number in sorted(link.unsettled):
                 delivery = self.unsettled[number]
                 if delivery.retired is None:
                     kept[link.tag_of(number, delivery)] = self.take(number).entry
@@ -652,8 +654,10 @@ class Session:
 
         Returns their numbers; none if the session has ended.
         """
-        if not self.is_open:
-            return []
+        return self._unfold(run, most) if self.is_open else []
+
+    def _unfold(self, run: HeldRun, most: int = NO_NUMBER) -> list[int]:
+        """As `_singles_of`, also if the session has ended."""
         link: OutgoingLink = run.consumer
         numbers: list[int] = []
         for number, entry in self.held_runs.take(run, most).singly():
