@@ -257,8 +257,11 @@ class IdleQueues:
 
     def keeps(self, queue: Queue) -> bool:
         """Whether an unused queue stays for now: its timeout has restarted, or it is kept until it is empty."""
-        if queue.is_kept_until_empty and not queue.is_empty:
-            self.begin(queue)
+        if queue.is_kept_until_empty:
+            if not queue.is_empty:
+                self.begin(queue)
+            elif not queue.auto_delete_seconds:
+                return False
         return queue in self._until
 
     def forget(self, queue: Queue) -> None:
