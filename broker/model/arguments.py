@@ -470,6 +470,11 @@ def rows_of(of: Of, name: str) -> tuple[Row, ...]:
     return _EXACT.get((of, name)) or tuple(row for row in _PREFIXES if row.of is of and name.startswith(row.key[:-1]))
 
 
+def has_effect(of: Of, name: str) -> bool:
+    """Whether an argument of that name does anything, with some values at least."""
+    return any(row.effect is Effect.EFFECT for row in rows_of(of, name))
+
+
 # ---- checking ----
 
 

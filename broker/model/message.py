@@ -177,6 +177,7 @@ class Properties(NamedTuple):
         created_at: seconds since 1970.
         ttl: milliseconds that the message lives, as the sender chose.
         headers: application headers.
+        to: the address that the sender has given the message; not all protocols have it.
     """
 
     message_id: MessageId | None = None
@@ -190,6 +191,7 @@ class Properties(NamedTuple):
     created_at: float | None = None
     ttl: int | None = None
     headers: TypedMap = EMPTY_MAP
+    to: str | None = None
 
 
 class NewMessage(NamedTuple):

@@ -1829,7 +1829,10 @@ def test_a_reply_is_dropped_if_its_address_leads_elsewhere_meanwhile() -> None:
 
 
 def test_without_rules_about_publishing_ways_are_not_asked_for() -> None:
-    stage = Stage(("acl allow bob@QPID create queue", "acl allow bob@QPID create exchange", "acl deny all all"))
+    allowed = (
+        f"acl allow bob@QPID {action} {kind}" for action in ("access", "create") for kind in ("queue", "exchange")
+    )
+    stage = Stage((*allowed, "acl deny all all"))
     for bob in stage.bobs:
         bob.queue("his", {"x-dead-letter-exchange": "kx"})
         bob.exchange("mine", "topic", alternate="kx")

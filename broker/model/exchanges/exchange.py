@@ -244,7 +244,7 @@ class Exchange:
     Args:
         name: its name.
         durable: whether it survives a restart.
-        auto_delete: whether it is deleted with its last binding.
+        auto_delete: whether it is deleted with its last binding, or its last sender if that is later.
         alternate: the exchange for messages that match no binding, unless they set discard-unroutable.
         arguments: the declaration's.
 
@@ -267,6 +267,7 @@ class Exchange:
         has_policy_alternate: whether its alternate exchange is one by a policy, and not declared.
         store_id: its number in the store; None if it is not stored.
         is_deleted: it was deleted, and routes nothing.
+        senders: links of AMQP 1.0 whose target it is, if it is auto-delete.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
         onward: its bindings to other exchanges (`Onward`); None if it has none.
         origins: where its bindings come from; None unless it is federated (`federate`).
@@ -285,7 +286,7 @@ class Exchange:
         "__weakref__", "_by_key", "_by_queue", "_counted", "_found", "_live", "_routed", "_sharing", "alternate",
         "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "host", "is_deleted",
         "is_internal", "name", "no_route", "onward", "origins", "policy", "receiver", "routes",
-        "routes_by_key", "selectors", "sent", "steps", "store_id",
+        "routes_by_key", "selectors", "senders", "sent", "steps", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -304,7 +305,7 @@ class Exchange:
         self.routes_by_key = self.is_keyed and self.sent is None
         self.receiver: Receiver | None = None
         self.store_id: int | None = None
-        self.steps = 0
+        self.steps = self.senders = 0
         self.is_deleted = self.has_policy_alternate = False
         self.policy = NO_POLICY
         self.is_internal = arguments.get(INTERNAL) is not None
@@ -516,6 +517,11 @@ class Exchange:
     def has_bindings(self) -> bool:
         """Whether any queue or exchange is bound to it."""
         return bool(self._by_queue) or self.onward is not None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it has bindings or senders: an auto-delete exchange stays."""
+        return self.senders > 0 or self.has_bindings
 
     def bindings_of(self, queue: Queue) -> list[Binding]:
         """The bindings of one queue, in order of creation."""

@@ -30,7 +30,8 @@ none.)
     amqp.reply_to               JMSReplyTo        string: exchange/key, or the only one given
     amqp.subject                JMSType           string: the routing key; on the default exchange the application
                                                   header qpid.subject
-    amqp.to                     JMSDestination    string: the exchange; on the default exchange the routing key
+    amqp.to                     JMSDestination    string: the address that an AMQP 1.0 sender has set; else the
+                                                  exchange, or on the default exchange the routing key
 
 All other names that begin with "amqp." are NULL. Every other name is an application header; a name in double quotes may
 have any characters. Absent properties and headers are NULL, and so are empty strings in this table.
@@ -576,7 +577,7 @@ def _subject(candidate: Candidate) -> Value:
 
 
 def _to(candidate: Candidate) -> Value:
-    return candidate.message.exchange or candidate.message.routing_key or None
+    return candidate.properties.to or candidate.message.exchange or candidate.message.routing_key or None
 
 
 def _nothing(_candidate: Candidate) -> Value:

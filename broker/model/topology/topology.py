@@ -705,16 +705,20 @@ class Topology:
         async for each in in_portions(bindings):
             self._events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
+    async def delete_if_left(self, exchange: Exchange) -> None:
+        """Delete an auto-delete exchange that has lost its last sender, unless it has bindings. Errors are logged."""
+        await _ended(self._were_left((exchange,)))
+
     def _were_left(self, exchanges: Iterable[Exchange]) -> Following:
         """Exchanges have lost bindings of a queue. Returns the changes that follow, which delete them if need be."""
-        unbound = [exchange for exchange in exchanges if exchange.auto_delete and not exchange.has_bindings]
+        unbound = [exchange for exchange in exchanges if exchange.auto_delete and not exchange.is_in_use]
         return [self.changes.start(partial(self._delete_if_unbound, exchange)) for exchange in unbound]
 
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
-        """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
+        """Delete an auto-delete exchange that has lost its last binding or sender. Errors are only logged."""
         if self._exchanges.get(exchange.name) is not exchange:
             return
-        if exchange.auto_delete and not exchange.has_bindings and not self._is_alternate(exchange):
+        if exchange.auto_delete and not exchange.is_in_use and not self._is_alternate(exchange):
             try:
                 await self._delete_exchange(exchange, BROKER)
             except ModelError as error:

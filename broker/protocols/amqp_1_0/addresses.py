@@ -26,11 +26,13 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.types import HEADERS_NAMES, MANAGEMENT_EXCHANGES
 
 if TYPE_CHECKING:
     from qstore.broker.model.virtual_host import VirtualHost
+    from qstore.broker.protocols.amqp_1_0.session import Session
 
 QUEUES: Final = "/queues/"
 EXCHANGES: Final = "/exchanges/"
@@ -129,6 +131,36 @@ def node_of(host: VirtualHost, address: str, capabilities: Collection[str] = ())
     name, slash, key = address.partition("/")
     name = _own_name(name)
     return Node(NodeKind.EXCHANGE, name, key) if slash and name and name in host.exchanges else None
+
+
+def check_access(session: Session, address: str, capabilities: Collection[str] = ()) -> None:
+    """Check that a user may access what an address may mean, whether or not that exists.
+
+    Without a capability or another sign of its kind, both a queue and an exchange are meant.
+
+    Raises:
+        UnauthorizedError: the user may not.
+        InvalidArgumentError: no node can have this address.
+    """
+    authorization, host = session.broker.authorization, session.virtual_host
+    if not authorization.is_on:
+        return
+    if address not in host.queues:
+        address = without_url(address)
+    node = strict_node(address)
+    may_be_queue, may_be_exchange, name = True, True, address
+    if node is not None:
+        may_be_queue, may_be_exchange, name = node.kind is NodeKind.QUEUE, node.kind is NodeKind.EXCHANGE, node.name
+    elif (IS_QUEUE in capabilities) is not (IS_TOPIC in capabilities):
+        may_be_queue, may_be_exchange = IS_QUEUE in capabilities, IS_TOPIC in capabilities
+    if node is None and may_be_exchange and not (address in host.queues or _own_name(address) in host.exchanges):
+        exchange, slash, _ = address.partition("/")
+        if slash and _own_name(exchange) in host.exchanges:
+            may_be_queue, name = False, exchange
+    if may_be_exchange:
+        authorization.check(session, Action.ACCESS, ObjectType.EXCHANGE, _own_name(name))
+    if may_be_queue:
+        authorization.check(session, Action.ACCESS, ObjectType.QUEUE, name)
 
 
 def _is_queue(host: VirtualHost, name: str) -> bool:

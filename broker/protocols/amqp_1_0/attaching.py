@@ -66,7 +66,17 @@ from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.model.arguments import ALTERNATE, AMQP_1_0, OF_SUBSCRIPTION, SELECTOR, XQUERY
+from qstore.broker.model.arguments import (
+    ALTERNATE,
+    AMQP_1_0,
+    EXCLUSIVE,
+    OF_SUBSCRIPTION,
+    SELECTOR,
+    XQUERY,
+    Of,
+    as_text,
+    has_effect,
+)
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -75,14 +85,23 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.queues.arguments import AUTO_DELETE_TIMEOUT, FILTER, LIFETIME
+from qstore.broker.model.queues.arguments import AUTO_DELETE_TIMEOUT, FILTER, LIFETIME, UNTIL_EMPTY
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import FILTER as STREAM_FILTER
 from qstore.broker.model.queues.stream import MATCH_UNFILTERED, NAME, START, Stream
 from qstore.broker.model.replies import PREFIX as REPLY_PREFIX
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
-from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of, without_url
+from qstore.broker.protocols.amqp_1_0.addresses import (
+    IS_QUEUE,
+    IS_TOPIC,
+    QUEUES,
+    Node,
+    NodeKind,
+    check_access,
+    node_of,
+    without_url,
+)
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.filters import (
     APPLICATION_FILTER,
@@ -115,8 +134,8 @@ from qstore.broker.protocols.amqp_1_0.resuming import (
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
 from qstore.broker.protocols.consumer import MessageCondition, SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
-from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
-from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
+from qstore.formats.amqp_1_0.composites import BY_CODE, BY_NAME, OUTCOMES, Composite
+from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value, value_of
 from qstore.formats.amqp_1_0.values import Described, Value, plain_key
 from qstore.formats.values import STR16, TYPES, UINT32, TypedMap, TypedValue
 
@@ -147,6 +166,7 @@ _COPY: Final = "copy"
 _MOVE: Final = "move"
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DIST_MODES: Final = "supported-dist-modes"
+_EXCHANGE_TYPE: Final = "exchange-type"
 _DYNAMIC_PREFIX: Final = "amq.dyn-"
 _MARK: Final = OF_SUBSCRIPTION, TypedValue(STR16, "yes")
 _ANY_CONTENT: Final = TypedValue(STR16, "true()")
@@ -402,19 +422,37 @@ class Attach:
             elif name == _DIST_MODES:
                 modes = _dist_modes_of(typed)
                 properties = properties._replace(is_exchange=_COPY in modes and _MOVE not in modes)
-            elif name == "durable":
+            elif name == DURABLE:
                 properties = properties._replace(is_durable=_boolean_of(name, typed))
-            elif name == "auto-delete":
+            elif name == AUTO_DELETE:
                 properties = properties._replace(is_auto_delete=_boolean_of(name, typed))
-            elif name == "exclusive":
+            elif name == EXCLUSIVE:
                 properties = properties._replace(is_exclusive=_boolean_of(name, typed))
-            elif name == "exchange-type":
+            elif name == _EXCHANGE_TYPE:
                 properties = properties._replace(exchange_type=_text_of(name, typed), is_exchange=True)
             elif name == ALTERNATE:
                 properties = properties._replace(alternate=_text_of(name, typed))
             else:
                 arguments.append((name, neutral_value(typed)))
         return properties._replace(arguments=TypedMap(tuple(arguments)))
+
+    def lacks(self, node: Node) -> bool:
+        """Whether a node is not what the link is to make: a queue, and it wants an exchange, which may have its name.
+
+        Raises:
+            PreconditionFailedError: it wants an exchange of another type.
+        """
+        if CREATE not in self.wanted or not self._asks(IS_TOPIC) or self._asks(IS_QUEUE) or node.is_strict:
+            return False
+        if node.kind is NodeKind.QUEUE:
+            return True
+        found = self._found
+        asked = {plain_key(key): typed.value for key, typed in (self.terminus or {})["dynamic_node_properties"] or ()}
+        wanted = asked.get(_EXCHANGE_TYPE)
+        if wanted is not None and isinstance(found, Exchange) and found.type_name != wanted:
+            text = f'exchange "{node.name}" is of type {found.type_name}, and not {wanted!a:.64}'
+            raise PreconditionFailedError(text)
+        return False
 
     # ---- domains ----
 
@@ -733,6 +771,13 @@ class Attach:
             link.settles_first = self._settles_first
             if self.kept_seconds:
                 link.resumption = Resumption(self.key, self.kept_seconds, link.address, self.policy)
+        found = self._found
+        if isinstance(found, Exchange) and found.auto_delete:
+            link.kept = found
+            found.senders += 1
+        elif isinstance(found, Queue) and found.auto_delete and found.arguments.get(LIFETIME) is not None:
+            link.kept = found
+            found.keepers += 1
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -851,8 +896,7 @@ class Attach:
         actual = dict(self.terminus)
         actual["address"] = None if self.address is None else Value("string", self.address)
         actual["capabilities"] = self._actual_capabilities(link)
-        if not self.is_made:
-            actual["dynamic_node_properties"] = ()  # those asked for had no effect: the node was there
+        actual["dynamic_node_properties"] = self._actual_properties(link)
         if isinstance(link, OutgoingLink):
             actual["distribution_mode"] = _MOVE if link.acquires else _COPY
             actual["default_outcome"] = link.default
@@ -873,14 +917,36 @@ class Attach:
         actual["durable"], actual["expiry_policy"] = durable, POLICIES[policy]
         return actual
 
+    @property
+    def _found(self) -> Queue | Exchange | None:
+        """The queue or the exchange that is the node; None if it has neither, such as for direct replies."""
+        if self.node is None:
+            return None
+        host, name = self.session.virtual_host, self.node.name
+        return host.queues.get(name) if self.node.kind is NodeKind.QUEUE else host.exchanges.get(name)
+
+    def _actual_properties(self, link: Link) -> tuple[tuple[Value, Value], ...]:
+        """Those of the node properties asked for that the node has, with the values that it has.
+
+        They are told of nodes that were there, too, as Qpid's clients check what they assert by them. Texts have the
+        type of those asked for: Qpid's C++ client reads no symbols.
+        """
+        asked, node = (self.terminus or {}).get("dynamic_node_properties") or (), self._found
+        if not asked or node is None:
+            return ()
+        is_owned = not isinstance(link, AnswerLink) and node in link.owned
+        actual: list[tuple[Value, Value]] = []
+        for key, typed in asked:
+            value = _actual_property(node, plain_key(key), typed, is_owned=is_owned)
+            if value is not None:
+                actual.append((key, value))
+        return tuple(actual)
+
     def _actual_capabilities(self, link: Link) -> tuple[str, ...]:
         """Those of the capabilities asked for that the node has."""
         if self.node is None:
             return ()
-        host, is_queue = self.session.virtual_host, self.node.kind is NodeKind.QUEUE
-        found: Queue | Exchange | None = (
-            host.queues.get(self.node.name) if is_queue else host.exchanges.get(self.node.name)
-        )
+        found, is_queue = self._found, self.node.kind is NodeKind.QUEUE
         has: Mapping[str, bool] = {
             IS_QUEUE: is_queue,
             IS_TOPIC: not is_queue,
@@ -934,6 +1000,58 @@ def _lifetime_of(typed: Value) -> str | None:
     return _LIFETIMES[name]
 
 
+def _actual_property(node: Queue | Exchange, name: str, asked: Value, *, is_owned: bool) -> Value | None:
+    """The value that a property of a node has; None if it has none.
+
+    Args:
+        node: the node.
+        name: that of the property.
+        asked: the value that a client asks for.
+        is_owned: whether the node ends with the client's link.
+    """
+    is_queue = isinstance(node, Queue)
+    text: object = None
+    if name == _LIFETIME_POLICY:
+        return _actual_lifetime(node, asked, is_owned=is_owned)
+    if name == _DIST_MODES:
+        if is_queue and isinstance(asked.value, tuple) and {_COPY, _MOVE}.issuperset(_dist_modes_of(asked)):
+            return asked
+        text = _MOVE if is_queue else _COPY
+    elif name == DURABLE:
+        return Value("boolean", node.durable)
+    elif name == AUTO_DELETE:
+        return Value("boolean", node.auto_delete or is_owned)
+    elif name == EXCLUSIVE:
+        return Value("boolean", isinstance(node, Queue) and node.owner is not None)
+    elif name == ALTERNATE:
+        text = None if node.alternate is None else node.alternate.name
+    elif name == _EXCHANGE_TYPE:
+        text = node.type_name if isinstance(node, Exchange) else None
+    else:
+        typed = node.arguments.get(name)
+        if typed is None or not has_effect(Of.QUEUE if is_queue else Of.EXCHANGE, name):
+            return None
+        text = as_text(typed.value)
+        if not isinstance(text, str):
+            return value_of(typed)
+    return None if text is None else Value("symbol" if asked.type_name == "symbol" else "string", text)
+
+
+def _actual_lifetime(node: Queue | Exchange, asked: Value, *, is_owned: bool) -> Value | None:
+    """The lifetime policy of a node; None if it stays. One of several with the same effect is that asked for."""
+    if is_owned:
+        lifetime = None
+    elif not node.auto_delete:
+        return None
+    else:
+        is_kept = isinstance(node, Queue) and node.is_kept_until_empty
+        lifetime = UNTIL_EMPTY if is_kept else "delete-if-unused"
+    if lifetime == _lifetime_of(asked):
+        return asked
+    name = next(each for each, effect in reversed(_LIFETIMES.items()) if effect == lifetime)
+    return Value("described", Described(Value("ulong", BY_NAME[name].code), Value("list", ())))
+
+
 def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     """Find the node of a link. Returns the work that makes what it needs; None if that is there.
 
@@ -953,8 +1071,9 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
         if attach.is_source:
             raise ConditionError(Condition.INVALID_FIELD, "a source without an address")
         return None
+    check_access(session, attach.address, attach.wanted)
     node = attach.node = node_of(session.virtual_host, attach.address, attach.wanted)
-    if node is None:
+    if node is None or attach.lacks(node):
         if CREATE in attach.wanted:
             return attach.make_on_demand(attach.node_properties(is_dynamic=False))
         if attach.leads_to_domain():

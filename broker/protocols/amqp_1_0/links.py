@@ -64,6 +64,7 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.federation.relay import Relay
+    from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.protocols.amqp_1_0.addresses import Node
     from qstore.broker.protocols.amqp_1_0.session import Session
     from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Retired
@@ -129,12 +130,14 @@ class IncomingLink:
         tracked: tag -> message that is not settled, if the sender settles, or the link can be resumed.
         resumption: for a link that can be resumed; else None.
         relay: passes its messages on, if its target is in a domain; else None.
+        kept: its target, if that is an auto-delete exchange, or a queue with a lifetime: it stays as long as the link;
+            else None.
     """
 
     __slots__ = (
         "address", "credit", "delivery_count", "ends", "first_count", "handle", "is_control", "is_management",
-        "is_partial", "name", "node", "owned", "policy", "relay", "resumption", "session", "settles_first", "state",
-        "tracked",
+        "is_partial", "kept", "name", "node", "owned", "policy", "relay", "resumption", "session", "settles_first",
+        "state", "tracked",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
@@ -149,6 +152,7 @@ class IncomingLink:
         self.tracked: dict[bytes, Tracked] = {}
         self.resumption: Resumption | None = None
         self.relay: Relay | None = None
+        self.kept: Queue | Exchange | None = None
 
     # ---- as a link that is relayed ----
 

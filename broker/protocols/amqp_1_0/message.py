@@ -96,6 +96,10 @@ from qstore.formats.values import (
 MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
 
+MAX_KEY: Final = 255
+"""Bytes of a routing key."""
+
+_MOST_BYTES: Final = 4  # of a character
 _MAX_TTL: Final = (1 << 32) - 1
 _MAX_COUNT: Final = (1 << 32) - 1
 _MAX_PRIORITY: Final = 255
@@ -340,7 +344,7 @@ class SectionMessage(NativeMessage):
     def properties(self) -> Properties:
         """Its properties."""
         fields = self.section_properties()
-        created = fields.get("creation_time")
+        created, to = fields.get("creation_time"), _plain(fields.get("to"))
         return Properties(
             message_id=_plain(fields.get("message_id")),
             correlation_id=_plain(fields.get("correlation_id")),
@@ -352,6 +356,7 @@ class SectionMessage(NativeMessage):
             created_at=None if created is None else created / 1000,
             ttl=self.fields.ttl,
             headers=self.headers(),
+            to=to if isinstance(to, str) and to else None,
         )
 
     def content(self) -> Content | TypedValue:
@@ -592,6 +597,15 @@ def fields_of(header: bytes, sections: Sections) -> HeaderFields:
     return read_header(header[begin:end]) if end else NO_HEADER
 
 
+def subject_key(message: SectionMessage) -> str:
+    """The routing key that its subject is: a longer one is cut, as other protocols have none of more than 255 bytes."""
+    subject: str = message.section_properties().get("subject") or ""
+    if len(subject) <= MAX_KEY // _MOST_BYTES:
+        return subject
+    raw = subject.encode("utf-8", "surrogateescape")
+    return subject if len(raw) <= MAX_KEY else raw[:MAX_KEY].decode("utf-8", "ignore")
+
+
 def restore_sections(data: bytes) -> SectionMessage:
     """Decode a stored message of AMQP 1.0, written by this broker or by qpidd.
 
@@ -621,7 +635,7 @@ def restore_sections(data: bytes) -> SectionMessage:
             record.expires_ms / 1000,
         )  # fmt: skip
     message = SectionMessage(header, body, sections, "", "", b"", fields._replace(is_durable=True), handling, expiry)
-    message.routing_key = message.section_properties().get("subject") or ""
+    message.routing_key = subject_key(message)
     return message
 
 

@@ -9,8 +9,9 @@ A message with a delivery time in the future waits for it (`model/schedule`), an
 stored there.
 
 A message that no queue takes has the outcome `released` if its address is in RabbitMQ's form, as there; else it is
-dropped and `accepted`, as in qpidd. One that is refused has the outcome `rejected` with the error. A sender that has
-settled its message learns nothing of both, but an error other than a full queue ends its link.
+dropped and `accepted`, as in qpidd. One that is refused has the outcome `rejected` with the error; one that its user
+may not publish ends the link with `amqp:unauthorized-access`, as in qpidd. A sender that has settled its message learns
+nothing of the outcome, but an error other than a full queue ends its link.
 
 Source: AMQP 1.0, part "messaging", section 3.2 and 3.4; docs/amqp-1.0.txt of Qpid C++; RabbitMQ, "AMQP 1.0".
 """
@@ -22,13 +23,14 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import (
     InvalidArgumentError,
+    NotAllowedError,
     NotFoundError,
     ResourceLimitExceededError,
     UnauthorizedError,
 )
 from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.model.run import MessageRun
-from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
+from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, check_access, target_of
 from qstore.broker.protocols.amqp_1_0.message import (
     DELIVERY,
     NO_HEADER,
@@ -39,6 +41,7 @@ from qstore.broker.protocols.amqp_1_0.message import (
     fields_of,
     is_one_section,
     split_message,
+    subject_key,
 )
 from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_1_0.composites import section_list
@@ -90,7 +93,7 @@ class Publishing(PublishChecks):
 
     def foreign_user_id(self, user_id: str, user: str) -> Exception:
         """As `PublishChecks.foreign_user_id`."""
-        return UnauthorizedError(f"the message's user-id {user_id!a:.64} is not that of the connection, {user!a:.64}")
+        return NotAllowedError(f"the message's user-id {user_id!a:.64} is not that of the connection, {user!a:.64}")
 
     def read(self, content: Content, clock: Callable[[], float]) -> SectionMessage:
         """A message as it was received; it is not addressed yet.
@@ -194,7 +197,7 @@ def publish_run(session: Session, node: Node, template: SectionMessage, bodies: 
     elif node.key is not None:
         publishing.address(template, node.name, node.key)
     else:
-        publishing.address(template, node.name, template.section_properties().get("subject") or "")
+        publishing.address(template, node.name, subject_key(template))
     exchange = session.virtual_host.exchanges.get(template.exchange)
     if exchange is None or exchange.is_internal or (publishing.has_rare and not publishing.covers(template)):
         return 0
@@ -230,7 +233,7 @@ def publish(
     elif node.key is not None:
         publishing.address(message, node.name, node.key)
     else:
-        publishing.address(message, node.name, message.section_properties().get("subject") or "")
+        publishing.address(message, node.name, subject_key(message))
     exchange = host.exchanges.get(message.exchange)
     if exchange is None:
         raise NotFoundError(f'there is no exchange "{message.exchange}"', kind="exchange", name=message.exchange)
@@ -284,5 +287,6 @@ def _node_of(session: Session, message: SectionMessage) -> Node:
         raise InvalidArgumentError("a message for an anonymous terminus has no address in its field to")
     node = target_of(session.virtual_host, address)
     if node is None:
+        check_access(session, address)
         raise NotFoundError(f'there is no queue or exchange "{address[:256]}"')
     return node

@@ -44,8 +44,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, QueueOverflowError, ResourceDeletedError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    QueueOverflowError,
+    ResourceDeletedError,
+    UnauthorizedError,
+)
 from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
@@ -98,6 +105,7 @@ from qstore.broker.protocols.amqp_1_0.transactions import (
     transaction_in,
 )
 from qstore.broker.protocols.amqp_1_0.transfers import MASK, difference
+from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import (
     COST_OF_DELETION,
     DROPPED_AT_ONCE,
@@ -489,15 +497,18 @@ class Session:
         if link is None:
             self._detaching.discard(handle)
             return
+        left = link.kept if isinstance(link, IncomingLink) and isinstance(link.kept, Exchange) else None
         self._drop_link(link, is_orderly=True, is_suspended=not is_closed, is_closed=is_closed)
         turns = self.broker.tick.turns
         if turns.has(self):
             self.connection.pause()  # later frames see the effect
-            turns.after(self, partial(self._dropped, link, is_closed, self.connection.unpause))
+            turns.after(self, partial(self._dropped, link, is_closed, left, self.connection.unpause))
         else:
-            self._dropped(link, is_closed)
+            self._dropped(link, is_closed, left)
 
-    def _dropped(self, link: Link, is_closed: bool, done: Callable[[], None] | None = None) -> None:
+    def _dropped(
+        self, link: Link, is_closed: bool, left: Exchange | None, done: Callable[[], None] | None = None
+    ) -> None:
         """The deliveries of a link that the client has detached are given back: end its subscription, and answer."""
         if self.is_open:
             answer = partial(self._detached, link.handle, is_closed)
@@ -505,6 +516,8 @@ class Session:
                 link.queue.forget_name(link.keeps_offset)
             if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
                 self.run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
+            elif left is not None and not left.is_in_use:  # answered when it is gone
+                self.run(self.virtual_host.topology.delete_if_left(left), answer)
             else:
                 answer(None)
         if done is not None:
@@ -565,6 +578,8 @@ class Session:
             event: what has happened (`resuming.POLICIES`); None if it is as good as closed.
             is_closed: whether the client has closed it: there is no time-out.
         """
+        if isinstance(link, IncomingLink) and link.kept is not None:
+            self._leave_target(link)
         owned, link.owned = link.owned, []
         if not owned:
             return
@@ -574,6 +589,17 @@ class Session:
             return
         for queue in owned:
             self.let_go(queue, at_once=is_closed)
+
+    def _leave_target(self, link: IncomingLink) -> None:
+        """A link no longer sends to a node that stays as long as it is used, which may end now."""
+        kept, link.kept = link.kept, None
+        if isinstance(kept, Queue):
+            kept.keepers -= 1
+            self.connection.leave(kept)
+        elif kept is not None:
+            kept.senders -= 1
+            if not kept.is_in_use and not kept.is_deleted:
+                self.connection.run(self.virtual_host.topology.delete_if_left(kept), ignore_error)
 
     def _keep_nodes(self, link: IncomingLink | OutgoingLink, owned: list[Queue]) -> None:
         connection, holder = self.connection, self._holder(link.policy, LINK_DETACH if self.is_open else SESSION_END)
@@ -781,9 +807,14 @@ class Session:
             return
         link.wake()
         if link.is_draining:
-            self._drain(link)
+            self._drain_later(link)
         elif fields["echo"]:
             self._send_flow(link)
+
+    def _drain_later(self, link: OutgoingLink) -> None:
+        """Drain a link once all input was processed: it may release messages, which come first."""
+        self._unfinished_drains[link] = None
+        self.broker.tick.workers[self] = None
 
     def _acquire_in(self, link: OutgoingLink, txn_id: Value) -> bool:
         """Have a link acquire messages in a transaction. Returns whether there is one; if not, the link has ended."""
@@ -822,8 +853,7 @@ class Session:
         if link.is_blocked:
             self._drains[link] = None
         elif link.credit and link.queue.is_unfinished:
-            self._unfinished_drains[link] = None
-            self.broker.tick.workers[self] = None
+            self._drain_later(link)
         else:
             self._drained(link)
 
@@ -1030,8 +1060,11 @@ class Session:
         *,
         is_settled: bool,
     ) -> None:
-        """Reject a message. If its sender has settled it, the link is detached with the error instead."""
-        if not is_settled:
+        """Reject a message. If its sender has settled it, or may not publish it, the link is detached instead."""
+        if isinstance(error, UnauthorizedError) and not is_settled:
+            self._presettled.add(number, number)
+            self.fail_link(link.handle, error)
+        elif not is_settled:
             outcome = Composite("rejected", {"error": error_value(error)})
             self._outcomes[number] = outcome if transaction is None else transaction.state_of(outcome)
         elif not isinstance(error, QueueOverflowError):
@@ -1182,9 +1215,9 @@ class Session:
         if not self.is_open:
             return
         if self._unfinished_drains:
-            self._drains |= self._unfinished_drains
-            self._unfinished_drains.clear()
-            self._continue_draining()
+            drains, self._unfinished_drains = self._unfinished_drains, {}
+            for draining in drains:
+                self._drain(draining)
         self._report()
         is_due = self._incoming_window < WINDOW // 2
         if is_due:
@@ -1586,7 +1619,8 @@ class Session:
             queue.keepers -= 1
         owned, self.owned = [*self.owned, *ending], []
         turns = self.broker.tick.turns
-        if has_many(outgoing) or len(owned) + sum(len(link.owned) for link in links) > DELETED_AT_ONCE:
+        ending_count = len(owned) + sum(len(link.owned) + _ends_target(link) for link in links)
+        if has_many(outgoing) or ending_count > DELETED_AT_ONCE:
             turns.do(self, self._drop_links(links, owned))
         else:
             for _ in self._drop_links(links, owned):
@@ -1608,8 +1642,11 @@ class Session:
             if left <= 0:
                 yield
                 left = DROPPED_AT_ONCE
-            ends_queue = bool(link.owned) or (isinstance(link, OutgoingLink) and link.queue.auto_delete)
-            left -= COST_OF_DELETION if ends_queue else 1
+            if isinstance(link, OutgoingLink):
+                ends_node = bool(link.owned) or link.queue.auto_delete
+            else:
+                ends_node = bool(link.owned) or _ends_target(link)
+            left -= COST_OF_DELETION if ends_node else 1
             if isinstance(link, OutgoingLink):
                 self._end_outgoing(link)
             self._leave_nodes(link, SESSION_END)
@@ -1671,6 +1708,11 @@ class Offsets:
 
 
 _ACCEPTED: Final = Composite("accepted", {})
+
+
+def _ends_target(link: Link) -> bool:
+    """Whether the node that a client sends to may end with the link."""
+    return isinstance(link, IncomingLink) and link.kept is not None
 
 
 def _is_release(state: Composite) -> bool:
