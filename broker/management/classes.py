@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.management.objects.absent import (
-    HA_BROKER_CLASS,
-    MANAGEMENT_SETUP_STATE_CLASS,
-    QUEUE_POLICY_CLASS,
-    TOPIC_CLASS,
-    TOPIC_POLICY_CLASS,
-)
+from qstore.broker.management.objects.absent import HA_BROKER_CLASS, MANAGEMENT_SETUP_STATE_CLASS, TOPIC_CLASS
 from qstore.broker.management.objects.access import (
     APPLIED_POLICY_CLASS,
     GLOBAL_PARAMETER_CLASS,
@@ -48,6 +42,7 @@ from qstore.broker.management.objects.interlink import (
     INTERLINK_CLASS,
     OUTGOING_CLASS,
 )
+from qstore.broker.management.objects.node_policy import QUEUE_POLICY_CLASS, TOPIC_POLICY_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.shovel import SHOVEL_CLASS
 from qstore.broker.management.objects.store import (

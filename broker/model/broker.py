@@ -22,6 +22,7 @@ from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, Jour
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
+from qstore.broker.model.node_policies import NodePolicies
 from qstore.broker.model.parameters import Parameters
 from qstore.broker.model.policies import Policies
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
@@ -83,6 +84,7 @@ class Broker:
         configuration: policies, permissions, parameters and other records that are set while the broker runs.
         parameters: what components are configured with while the broker runs.
         policies: what operators set for queues and exchanges by the patterns of their names.
+        node_policies: which nodes are made when links of AMQP 1.0 are attached to names that no node has.
         streams: the queues that are streams.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
@@ -104,6 +106,7 @@ class Broker:
         self.authorization = Authorization()
         self.configuration = Configuration(store)
         self.parameters = Parameters(self.configuration)
+        self.node_policies = NodePolicies(store, self.authorization, clock)
         self.events = Events()
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
@@ -314,6 +317,7 @@ class Broker:
         self.queue_factory.use_restore(restore)
         self.configuration.recover()
         self.policies.recover()
+        self.node_policies.recover()
         self.parameters.recover()
         self.virtual_hosts.recover()
         if self.store is not None:

@@ -33,7 +33,6 @@ from tests.support.profiles import seeds_of_the_day
 
 _BROKER, _ACL, _HA, _OWN = "org.apache.qpid.broker", "org.apache.qpid.acl", "org.apache.qpid.ha", "qstore"
 _NO_LINKS = "this broker cannot have links to other brokers: it has no network"
-_AMQP_1_0 = "it belongs to AMQP 1.0, for which this broker has no such objects"
 _GONE = "no object"  # of that class; what the method would answer is in `_UNREACHABLE`
 _NONE: dict[str, Any] = {}
 
@@ -57,10 +56,9 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "link", "name": "x"}, _NO_LINKS),
         ({"type": "bridge", "name": "x"}, _NO_LINKS),
         *(({"type": kind, "name": "x"}, _NO_LINKS) for kind in ("domain", "incoming", "outgoing")),
-        *(
-            ({"type": kind, "name": "x"}, f"no {kind} can be created: {_AMQP_1_0}")
-            for kind in ("QueuePolicy", "TopicPolicy")
-        ),
+        ({"type": "QueuePolicy", "name": "^x-", "properties": {"qpid.max_count": 5}}, ""),
+        ({"type": "TopicPolicy", "name": "^y-", "properties": {"exchange-type": "fanout"}}, ""),
+        ({"type": "TopicPolicy", "name": "^x-"}, "a QueuePolicy with the name ^x- already exists"),
     ],
     (_BROKER, "broker", "delete"): [
         ({"type": "binding", "name": "made/made/key"}, ""),
@@ -73,7 +71,10 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "link", "name": "x"}, _NO_LINKS),
         ({"type": "bridge", "name": "x"}, _NO_LINKS),
         *(({"type": kind, "name": "x"}, _NO_LINKS) for kind in ("domain", "incoming", "outgoing")),
-        ({"type": "QueuePolicy", "name": "x"}, f"no QueuePolicy can be deleted: {_AMQP_1_0}"),
+        ({"type": "TopicPolicy", "name": "^x-"}, "No such TopicPolicy: ^x-"),
+        ({"type": "QueuePolicy", "name": "^x-"}, ""),
+        ({"type": "TopicPolicy", "name": "^y-", "options": {"n": 1}}, "unknown option of delete: n"),
+        ({"type": "TopicPolicy", "name": "^y-"}, ""),
     ],
     (_BROKER, "broker", "query"): [({"type": "queue", "name": "q"}, "")],
     (_BROKER, "broker", "getLogHiresTimestamp"): [(_NONE, "")],

@@ -1,4 +1,4 @@
-"""The classes of qpidd's schema without objects here: topics and policies of AMQP 1.0, and clusters.
+"""The classes of qpidd's schema without objects here: topics of AMQP 1.0, and clusters.
 
 Consoles get their schema and no objects; their methods are refused with the reason.
 
@@ -33,22 +33,6 @@ TOPIC_CLASS: Final = ManagedClass(
         prop("name", "sstr", "RC index", _NONE),
         prop("exchangeRef", "objId", "RC", _NONE, "", "", "Exchange"),
         prop("durable", "bool", "RC", _NONE),
-        prop("properties", "map", "RO", _NONE),
-    ),
-)
-
-QUEUE_POLICY_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "queuePolicy"),
-    properties=(
-        prop("name", "sstr", "RC index", _NONE),
-        prop("properties", "map", "RO", _NONE),
-    ),
-)
-
-TOPIC_POLICY_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "topicPolicy"),
-    properties=(
-        prop("name", "sstr", "RC index", _NONE),
         prop("properties", "map", "RO", _NONE),
     ),
 )

@@ -68,6 +68,7 @@ from qstore.broker.model.errors import (
     NotImplementedByBrokerError,
     PreconditionFailedError,
 )
+from qstore.broker.model.node_policies import KINDS as NODE_POLICIES
 from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
@@ -111,7 +112,6 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
 
 # ---- create and delete ----
 
-_NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, for which this broker has no such objects"
 HOST_PROPERTY: Final = "qstore.virtual-host"
 """The property of create, and the option of delete, with the virtual host of the object; without it the default one."""
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -123,13 +123,9 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "link": (),
     "bridge": (),
     **dict.fromkeys(INTERLINKS, ()),
+    **dict.fromkeys(NODE_POLICIES, ()),
 }
 """Type -> the options of delete."""
-_ABSENT: Final = {
-    "QueuePolicy": _NO_AMQP_1_0,
-    "TopicPolicy": _NO_AMQP_1_0,
-}
-"""Type -> why there are no objects of it."""
 _EXTENSION: Final = "x-"
 _WITHOUT_CRITERIA: Final = ("direct", "topic", "fanout")
 """Types of exchanges to whose bindings a property that is unknown means nothing."""
@@ -193,8 +189,10 @@ async def _create_other(managed: ManagedBroker, kind: str, name: str, arguments:
     elif kind in INTERLINKS:
         properties, strict = arguments.typed_map("properties"), arguments.flag("strict")
         await create_interlink(managed, kind, name, properties, strict=strict, caller=caller)
+    elif kind in NODE_POLICIES:
+        await managed.broker.node_policies.create(kind, name, arguments.typed_map("properties"), caller)
     else:
-        _refuse(managed, kind, "created", caller, Action.CREATE)
+        raise _unknown_type(kind)
     return {}
 
 
@@ -218,6 +216,9 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     if kind in INTERLINKS:
         await delete_interlink(managed, kind, name, caller)
         return {}
+    if kind in NODE_POLICIES:
+        await managed.broker.node_policies.delete(kind, name, caller)
+        return {}
     host = managed.broker.default_host
     if kind in _OPTIONS:
         host = managed.broker.virtual_hosts.get(options.text(HOST_PROPERTY) or DEFAULT_HOST)
@@ -239,7 +240,7 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
             *bound, given.rest(Of.BINDING, strict=False), caller=in_host(caller, host.name)
         )
     else:
-        _refuse(managed, kind, "deleted", caller, Action.DELETE)
+        raise _unknown_type(kind)
     return {}
 
 
@@ -283,13 +284,6 @@ class _Properties:
         if strict and unknown:
             raise InvalidArgumentError(f"unknown property: {printable(unknown[0])}")
         return TypedMap(tuple(self._left.items()))
-
-
-def _refuse(managed: ManagedBroker, kind: str, what: str, caller: Caller, action: Action) -> None:
-    if kind not in _ABSENT:
-        raise _unknown_type(kind)
-    managed.broker.authorization.check(caller, action, ObjectType.LINK, "")
-    raise NotImplementedByBrokerError(f"no {kind} can be {what}: {_ABSENT[kind]}")
 
 
 def _unknown_type(kind: str) -> ModelError:

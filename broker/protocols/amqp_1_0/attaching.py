@@ -6,6 +6,7 @@
     dynamic                   a new node; it ends with the link, unless its lifetime policy says otherwise
     /management               requests and answers (`management`)
     create-on-demand          a capability: the node is made if there is none; it stays
+    a name without a node     the node that a policy makes for it (`model/node_policies`)
     NODE@DOMAIN as a target   the node in a domain, to which messages are relayed (`federation/relay`)
     null as a target          anonymous terminus: each message has its own address
 
@@ -100,6 +101,7 @@ from qstore.broker.protocols.amqp_1_0.addresses import (
     NodeKind,
     check_access,
     node_of,
+    strict_node,
     without_url,
 )
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
@@ -137,6 +139,7 @@ from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, BY_NAME, OUTCOMES, Composite
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value, value_of
 from qstore.formats.amqp_1_0.values import Described, Value, plain_key
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import STR16, TYPES, UINT32, TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -454,6 +457,23 @@ class Attach:
             raise PreconditionFailedError(text)
         return False
 
+    def properties_by_policy(self) -> NodeProperties | None:
+        """The properties of a node that a policy makes for the address, which no node has; None for none."""
+        session, name = self.session, without_url(self.address or "")
+        if session.vhost != DEFAULT_HOST or strict_node(name) is not None:
+            return None
+        policy = session.broker.node_policies.match(name)
+        if policy is None:
+            return None
+        return NodeProperties(
+            is_exchange=bool(policy.exchange_type),
+            exchange_type=policy.exchange_type,
+            is_durable=policy.durable,
+            is_auto_delete=policy.auto_delete,
+            alternate=policy.alternate,
+            arguments=policy.arguments,
+        )
+
     # ---- domains ----
 
     def leads_to_domain(self) -> bool:
@@ -550,13 +570,13 @@ class Attach:
         name = self.subscription_name
         self._claim(name)
         self._is_durable = self._never_expires
-        self.queue = queue = await self._subscription_queue(name)
+        self.queue = queue = await self._subscription_queue(name, exchange.name)
         if not self._is_durable:
             self._own(queue)
         key, arguments = self._binding_of(exchange)
         await topology.bind(name, exchange.name, key, arguments, caller=session)
 
-    async def _subscription_queue(self, name: str) -> Queue:
+    async def _subscription_queue(self, name: str, exchange: str) -> Queue:
         """The queue of a subscription, which is made unless it is there. Raises ModelError."""
         session = self.session
         queues = session.virtual_host.queues
@@ -569,7 +589,7 @@ class Attach:
             if self._has_other_selector(queue) and not queue.consumer_count:
                 await session.virtual_host.topology.delete_queue(name, caller=session)
                 self.owned.clear()
-                return await self._subscription_queue(name)
+                return await self._subscription_queue(name, exchange)
         if queue is not None and not queue.auto_delete:
             if self._asks_for_durable:
                 self._is_durable = True  # it was made as one that never expires, and stays so
@@ -577,7 +597,7 @@ class Attach:
                 return queue
             if self._is_durable and not queue.consumer_count:
                 await session.virtual_host.topology.delete_queue(name, caller=session)
-                return await self._subscription_queue(name)
+                return await self._subscription_queue(name, exchange)
             if self._is_durable:
                 raise ResourceLockedError(f'subscription "{name}" is in use with another selector')
             raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
@@ -587,17 +607,20 @@ class Attach:
         timeout = 0 if self._is_durable else self.timeout
         if timeout:
             arguments.append((AUTO_DELETE_TIMEOUT, TypedValue(UINT32, timeout)))
+        policy = session.broker.node_policies.of_subscriptions(exchange) if session.vhost == DEFAULT_HOST else None
+        if policy is not None:
+            arguments = list({**dict(policy.of_subscriptions.entries), **dict(arguments)}.items())
         is_durable = self._is_durable or (timeout > 0 and self._asks_for_durable)
         try:
             made = await session.virtual_host.topology.declare_queue(
                 name, durable=is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
-                auto_delete=not self._is_durable, arguments=TypedMap(tuple(arguments)), caller=session,
-                must_be_new=queue is None,
+                auto_delete=not self._is_durable, alternate="" if policy is None else policy.alternate,
+                arguments=TypedMap(tuple(arguments)), caller=session, must_be_new=queue is None,
             )  # fmt: skip
         except PreconditionFailedError:
             if queue is not None or name not in queues:
                 raise
-            return await self._subscription_queue(name)  # another client has made it meanwhile
+            return await self._subscription_queue(name, exchange)  # another client has made it meanwhile
         if self._is_durable:
             self._kept = made
         return made
@@ -1076,6 +1099,9 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     if node is None or attach.lacks(node):
         if CREATE in attach.wanted:
             return attach.make_on_demand(attach.node_properties(is_dynamic=False))
+        properties = attach.properties_by_policy()
+        if properties is not None:
+            return attach.make_on_demand(properties)
         if attach.leads_to_domain():
             return None
         raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
