@@ -58,6 +58,14 @@ def _text(value: object) -> str:
 
 # ---- events ----
 
+_ALWAYS: Final = frozenset(
+    {
+        ClientConnect, QueueConsumerTooSlow, QueueMessageTooLarge, QueueMessageTooOld, QueueThresholdCrossedDownward,
+        QueueThresholdExceeded,
+    }
+)  # fmt: skip
+"""Events whose lines have another level than debug."""
+
 _LOG: Final = log_of("Model")
 _PROTOCOL: Final = log_of("Protocol")
 
@@ -69,6 +77,8 @@ def log_event(event: Event) -> None:
     clients are logged by their socket, which also covers connections that were never opened. That a journal is full is
     logged by the store.
     """
+    if type(event) not in _ALWAYS and not _LOG.is_on(DEBUG):
+        return
     if isinstance(event, ClientConnect):
         who = event.remote_host, event.user, described(event.properties)
         _PROTOCOL.info("Client %s: connection opened by %s%s", *who)
@@ -87,8 +97,6 @@ def log_event(event: Event) -> None:
         return
     if isinstance(event, QueueThresholdCrossedDownward):
         _LOG.info('Queue "%s" is down to its lower alert threshold: %d messages, %d bytes', *event)
-        return
-    if not _LOG.is_on(DEBUG):
         return
     match event:
         case QueueThresholdCrossedUpward():

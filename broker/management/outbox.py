@@ -67,6 +67,14 @@ class Outbox:
         """Whether a message is being put on queues."""
         return self._depth > 0
 
+    @property
+    def has_consoles(self) -> bool:
+        """Whether a queue is bound to any exchange for unsolicited publications, so that events are of interest."""
+        exchanges = self._broker.default_host.exchanges
+        return any(
+            found is not None and found.has_bindings for found in (exchanges.get(TOPIC), exchanges.get(VERSION_1))
+        )
+
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""
         found = self._broker.default_host.exchanges.get(exchange)

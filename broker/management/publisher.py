@@ -284,7 +284,7 @@ class EventPublisher:
             now: seconds since 1970.
         """
         of = EVENTS.get(type(event))
-        if of is None:
+        if of is None or not self._outbox.has_consoles:
             return
         if self._outbox.is_sending:  # an event of an event: the outbox limits these
             self._send(of, [(event, now)])

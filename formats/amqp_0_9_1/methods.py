@@ -40,7 +40,7 @@ from qstore.formats.amqp_0_9_1.frames import (
     HEADER_0_9,
     PROTOCOL_HEADER,
 )
-from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text
+from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text, sized
 
 
 class Method(NamedTuple):
@@ -261,6 +261,9 @@ PUBLISH: Final = _CODE.pack(BY_NAME["basic.publish"].code)
 """The bytes with which basic.publish begins."""
 ACK: Final = _CODE.pack(BY_NAME["basic.ack"].code)
 """Likewise, basic.ack."""
+START_OK: Final = _CODE.pack(BY_NAME["connection.start-ok"].code)
+"""Likewise, connection.start-ok."""
+_FIELDS_AFTER_PROPERTIES: Final = BY_NAME["connection.start-ok"].fields[1:]
 
 _DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes(2, "big")
 _GET_OK_HEAD: Final = _CODE.pack(BY_NAME["basic.get-ok"].code)
@@ -423,6 +426,17 @@ _ROUTED_FIELDS: Final = make_fields(_ROUTED)
 
 
 # --------------------------------------------------------------------------------------------- decoding
+
+
+def decode_start_ok(payload: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The client properties of a connection.start-ok, as an encoded field table, and its other fields.
+
+    Raises:
+        Amqp091Error: the bytes are not one complete method.
+    """
+    start = _CODE.size
+    _, stop = sized(payload, start, len(payload), "table")
+    return payload[start:stop], decode_fields(_FIELDS_AFTER_PROPERTIES, payload, stop)
 
 
 def decode_method(payload: bytes, version: Version = AMQP_0_9_1) -> tuple[Method, dict[str, Any]]:

@@ -40,7 +40,7 @@ import socket
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from qstore import __version__
 from qstore.broker.log.logs import log_of
@@ -90,11 +90,14 @@ from qstore.formats.amqp_0_9_1.methods import (
     AMQP_0_8_PUBLISHED,
     AMQP_0_9,
     AMQP_0_9_1,
+    START_OK,
     Version,
     decode_method,
+    decode_start_ok,
     encode_ack,
     encode_method,
 )
+from qstore.formats.amqp_0_9_1.tables import decode_fields, make_fields
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import TypedMap, typed_map
@@ -112,6 +115,8 @@ HEARTBEAT_SECONDS: Final = 60
 
 _HEADS: Final = 256 * 1024  # bytes: at most two frames, basic.publish and the content header
 _MAX_REASON: Final = 255  # bytes
+_CLIENTS_KEPT: Final = 32  # programs
+_MAX_KEPT_CLIENT: Final = 1024  # bytes of their properties; they take at most 70 KiB of memory when decoded
 _STARTS_KEPT: Final = 24  # versions, with mechanisms with and without encryption, before and after a reload
 _MEMORY_IS_SHORT: Final = (
     "The broker is short of memory (--broker-memory): publishers are slowed down until messages are consumed"
@@ -169,6 +174,7 @@ def server_properties(name: str, version: Version = AMQP_0_9_1) -> TypedMap:
     )
 
 
+_PROPERTIES: Final = make_fields("client_properties:table")
 _VERSIONS: Final = {each.header: each for each in (AMQP_0_9_1, AMQP_0_9, AMQP_0_8, AMQP_0_8_PUBLISHED)}
 
 
@@ -203,6 +209,32 @@ def adjusts_consumers(properties: TypedMap) -> bool:
     """Whether a client's basic.qos with `global=false` changes its channel's running consumers, too."""
     product = properties.get("product")
     return product is not None and product.value in (_ADJUSTING, _ADJUSTING.encode())
+
+
+class _Client(NamedTuple):
+    """What a client says of itself.
+
+    Attributes:
+        properties: its properties.
+        capabilities: the names of the capabilities that it has.
+        adjusts_consumers: as of `ServerConnection`.
+    """
+
+    properties: TypedMap
+    capabilities: frozenset[str]
+    adjusts_consumers: bool
+
+
+def _read_client(table: bytes) -> _Client:
+    """What the client properties say, which are not larger than a frame of the negotiation. Raises Amqp091Error."""
+    properties = decode_fields(_PROPERTIES, table, 0)["client_properties"]
+    return _Client(properties, capabilities_of(properties), adjusts_consumers(properties))
+
+
+@lru_cache(maxsize=_CLIENTS_KEPT)
+def _kept_client(table: bytes) -> _Client:
+    """As `_read_client`: the connections of a program have equal properties, and share them in memory."""
+    return _read_client(table)
 
 
 class ServerConnection(BrokerConnection):
@@ -441,6 +473,9 @@ class ServerConnection(BrokerConnection):
 
     def _do_own_method(self, channel: int, payload: bytes) -> None:
         """A method on channel 0, or on a channel that is not open. Raises HardError."""
+        if self.phase is Phase.NEGOTIATING and not channel and payload.startswith(START_OK):
+            self._on_start_ok(payload)
+            return
         method, values = decode_method(payload, self.version)
         name = method.name
         if self.phase is Phase.CLOSING:
@@ -512,13 +547,15 @@ class ServerConnection(BrokerConnection):
     def _offered_channels(self) -> int:
         return min(self._shared.broker.settings.max_channels, MAX_CHANNELS)
 
-    def _on_start_ok(self, values: _Values) -> None:
+    def _on_start_ok(self, payload: bytes) -> None:
         if self.login.mechanism or self.user:
             raise HardError(ReplyCode.COMMAND_INVALID, "connection.start-ok is unexpected in this state")
-        self.client_properties = values["client_properties"]
+        table, values = decode_start_ok(payload)
+        client = _kept_client(table) if len(table) <= _MAX_KEPT_CLIENT else _read_client(table)
+        self.client_properties = client.properties
         if not self.version.is_older:
-            self.capabilities = capabilities_of(self.client_properties)
-        self.adjusts_consumers = adjusts_consumers(self.client_properties)
+            self.capabilities = client.capabilities
+        self.adjusts_consumers = client.adjusts_consumers
         self.handle_outcome(self.login.start(values["mechanism"], values["response"]))
 
     def _on_secure_ok(self, values: _Values) -> None:
@@ -724,7 +761,6 @@ class Amqp08PublishedConnection(ServerConnection):
 
 
 _NEGOTIATION: Final[dict[str, Callable[[ServerConnection, _Values], None]]] = {
-    "connection.start-ok": ServerConnection._on_start_ok,
     "connection.secure-ok": ServerConnection._on_secure_ok,
     "connection.tune-ok": ServerConnection._on_tune_ok,
     "connection.open": ServerConnection._on_open,
