@@ -10,6 +10,8 @@ messages. Arguments for tuning or monitoring are ignored. A row of these two kin
 the feature: "no" requests nothing. A row may apply only in one protocol, or only `where` the argument has an effect,
 such as for bindings of a headers exchange; elsewhere it is ignored.
 
+What others take from an argument, such as a limit that another one needs, is in `queues/idle_arguments`.
+
 Names without a row are unknown: they are stored with the object, and ignored in the same way (Qpid C++ Broker Book,
 1.2.1.4), except that AMQP 0-9-1 refuses those that begin with "x-", with which its clients request features of
 RabbitMQ. In a binding to a headers exchange, names that do not begin with "x-" are headers, unless they are refused.
@@ -21,7 +23,7 @@ RabbitMQ, "Queues", "Exchanges" and "Consumers" (optional arguments).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -198,7 +200,8 @@ AUTO_DELETE: Final = "auto-delete"
 EXCLUSIVE: Final = "exclusive"
 REPLICATING: Final = "replicating"
 DELETES_SLOW: Final = "deletes-slow"
-_DIRECT, _HEADERS, _XML = "direct", "headers", "xml"
+DIRECT: Final = "direct"
+_HEADERS, _XML = "headers", "xml"
 
 _MAX_DIGITS: Final = 20
 _U32: Final = (1 << 32) - 1
@@ -413,12 +416,13 @@ TABLE: Final = (
     _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a restart"),
     _does(_EXCHANGE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     # Bindings.
-    _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
+    _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=DIRECT),
     _does(_BINDING, MATCH, "all or any", where=_HEADERS),
     _does(_BINDING, XQUERY, "the query that decides which messages match", where=_XML),
     _does(_BINDING, JMS_SELECTOR, "selects the messages for which it counts"),
     _does(_BINDING, SELECTOR, "another name for x-filter-jms-selector"),
     _refused(_BINDING, "qpid.filter", _FILTER_OF_QUEUE, _is_selector),
+    _ignored(_BINDING, "qpid.replicate", _NO_COPY),
     _does(_BINDING, BOUND_FROM, "the brokers whose federated exchanges ask for the messages"),
     _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U, R, M or S"),
     _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
@@ -512,12 +516,12 @@ class Lacking(NamedTuple):
 
 
 _WHERE: Final = {
-    DURABLE: "for durable queues",
+    DURABLE: "for durable queues of a broker with a store",
     AUTO_DELETE: "for auto-delete queues",
     EXCLUSIVE: "for exclusive queues",
     REPLICATING: "for brokers with replication-queue or replication-exchange-name",
     DELETES_SLOW: "for queues with qpid.slow_consumer_policy delete",
-    _DIRECT: "for bindings to a direct exchange",
+    DIRECT: "for bindings of queues to a direct exchange",
     _HEADERS: "for bindings to a headers exchange",
     _XML: "for bindings to an XML exchange",
 }
@@ -536,7 +540,7 @@ def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: 
     for name, typed in arguments.entries:
         rows = rows_of(of, name)
         if of is Of.BINDING and _HEADERS in where and not name.startswith(_NO_HEADER):
-            rows = tuple(row for row in rows if row.effect is Effect.REFUSED)  # all others are headers
+            rows = tuple(row for row in rows if row.effect is not Effect.EFFECT)  # all others are headers
         elif not rows:
             found.append(Lacking(name, None, None))
         value = as_text(typed.value)
@@ -550,6 +554,17 @@ def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: 
 
 
 _NO_HEADER: Final = "x-"
+
+
+class IdleArgument(NamedTuple):
+    """An argument that has no effect beside the others (`queues/idle_arguments`): its name, its value, and why."""
+
+    name: str
+    value: object
+    says: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.name)[1:-1]} {shown(self.value)} has no effect: {self.says}"
 
 
 class ArgumentCheck:
@@ -583,6 +598,17 @@ class ArgumentCheck:
             _LOG.log(level, "%s%s: %s", what[0].upper(), what[1:], each)
         if len(found) > _MAX_LINES:
             _LOG.info("%s%s: %d more arguments are ignored", what[0].upper(), what[1:], len(found) - _MAX_LINES)
+
+    def idle(self, what: str, found: Sequence[IdleArgument]) -> None:
+        """Log arguments that have no effect beside the others; each name as a notice the first time.
+
+        Args:
+            what: the object.
+            found: the arguments.
+        """
+        for each in found[:_MAX_LINES]:
+            level = self._level(("idle", each.name), is_bounded=True)
+            _LOG.log(level, "%s%s: %s", what[0].upper(), what[1:], each)
 
     def kept(self, what: str, current: Mapping[str, object], declared: Mapping[str, object]) -> None:
         """Log properties that an existing object keeps although it is declared otherwise; as notices the first time.

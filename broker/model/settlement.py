@@ -28,7 +28,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from qstore.broker.model.arguments import PRIORITIES, Of, shown
+from qstore.broker.model.arguments import PRIORITIES, IdleArgument, Of, plain, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import (
@@ -44,7 +44,7 @@ from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.consumers import Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, MOVING, Entry
 from qstore.broker.model.queues.queue import Deletion, Queue
-from qstore.broker.model.queues.stream import Stream, check_not_of_streams
+from qstore.broker.model.queues.stream import Stream, check_not_of_streams, idle_of_stream
 from qstore.broker.model.run import RunEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -418,11 +418,27 @@ def subscribe(
     if exclusive and queue.consumer_count:
         raise ResourceLockedError(f"Queue {queue.name} already has consumers. Exclusive access denied.")
     queue.add_consumer(consumer, priority)
+    if arguments.entries:
+        broker.arguments.idle(what, _idle_arguments(queue, consumer, arguments))
     if exclusive:
         queue.exclusive_consumer = consumer
     host, user = caller.remote_host, caller.user
     event = Subscribe(host, user, queue.name, destination, exclusive, arguments, not consumer.acquires, queue.durable)
     broker.events.emit(event, caller)
+
+
+def _idle_arguments(queue: Queue, consumer: Consumer, arguments: TypedMap) -> list[IdleArgument]:
+    """The arguments of a consumer that have no effect beside the others, and on this queue."""
+    given = plain(arguments)
+    found: dict[str, str] = {}
+    ranks = [name for name in PRIORITIES if name in given]
+    if len(ranks) > 1 and given[ranks[0]] != given[ranks[1]]:
+        found[ranks[1]] = f"{ranks[0]} is given, too, and counts"
+    if isinstance(queue, Stream):
+        found |= idle_of_stream(queue, arguments, getattr(consumer, "destination", ""))
+    elif not consumer.acquires:
+        found |= dict.fromkeys(ranks, "it browses, and takes messages from nobody")
+    return [IdleArgument(name, given[name], why) for name, why in found.items()]
 
 
 def _priority(arguments: TypedMap) -> int:

@@ -162,6 +162,7 @@ class VirtualHost:
             self.queues,
             self.exchanges,
             make_queue=partial(factory.make, self),
+            idle_arguments=partial(factory.idle_arguments, self),
             factory=factory,
             idle_queues=self.idle_queues,
             storage=storage,

@@ -72,7 +72,8 @@ Of streams only, where x-max-length-bytes is what they keep:
     x-stream-max-segment-size-bytes   the largest segment; messages are dropped by segments
     x-stream-keep-unread how long they keep messages for the name of a consumer that is not there: likewise
 
-Both names of one feature cannot be given together.
+A length limit cannot be given by both of its names. Of other names of one feature the first one counts, and the log
+says so, as of every argument that has no effect beside the others (`idle_arguments`).
 
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. The table in
 `model/arguments` has all arguments, including those refused or ignored, and the maximum of each count. The queue keeps
@@ -140,15 +141,16 @@ FAIR_SHARE: Final = ("qpid.fairshare", "x-qpid-fairshare")
 _MAX_DIGITS: Final = 20  # of 2^64
 _MAX_HEADER_NAME: Final = 255  # bytes
 
-_ALERT_AGE: Final = ("qpid.alert_message_age", "x-qpid-maximum-message-age")
+ALERT_AGE: Final = ("qpid.alert_message_age", "x-qpid-maximum-message-age")
 MAX_CONSUMERS: Final = "qpid.max_consumers"
 SLOW_POLICY: Final = "qpid.slow_consumer_policy"
 SLOW_THRESHOLDS: Final = ("qpid.slow_consumer_count", "qpid.slow_consumer_size", "qpid.slow_consumer_age")
 DELETES_DURABLE: Final = "qpid.slow_consumer_delete_durable"
-_FLOW_STOP_SIZE: Final = ("qpid.flow_stop_size", "x-qpid-capacity")
-_FLOW_RESUME_SIZE: Final = ("qpid.flow_resume_size", "x-qpid-flow-resume-capacity")
-_ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
-_ALERT_SIZE: Final = ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
+FLOW_STOP_SIZE: Final = ("qpid.flow_stop_size", "x-qpid-capacity")
+FLOW_RESUME_SIZE: Final = ("qpid.flow_resume_size", "x-qpid-flow-resume-capacity")
+ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
+ALERT_SIZE: Final = ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
+ALERT_GAP: Final = ("qpid.alert_repeat_gap", "x-qpid-minimum-alert-repeat-gap")
 
 MESSAGE_TTL: Final = "x-message-ttl"
 EXPIRES: Final = "x-expires"
@@ -352,16 +354,16 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         FlowArguments(
             counts.get("qpid.flow_stop_count"),
             counts.get("qpid.flow_resume_count"),
-            _first(counts, _FLOW_STOP_SIZE),
-            _first(counts, _FLOW_RESUME_SIZE),
-            (_given_name(counts, _FLOW_STOP_SIZE), _given_name(counts, _FLOW_RESUME_SIZE)),
+            _first(counts, FLOW_STOP_SIZE),
+            _first(counts, FLOW_RESUME_SIZE),
+            (_given_name(counts, FLOW_STOP_SIZE), _given_name(counts, FLOW_RESUME_SIZE)),
         ),
         AlertArguments(
-            _first(counts, _ALERT_COUNT),
-            _first(counts, _ALERT_SIZE),
+            _first(counts, ALERT_COUNT),
+            _first(counts, ALERT_SIZE),
             counts.get("qpid.alert_count_down"),
             counts.get("qpid.alert_size_down"),
-            counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
+            _gap(counts),
         ),
         LIFETIMES.get(str(given.get(LIFETIME))),
         given.get(LIFETIME) == UNTIL_EMPTY,
@@ -403,7 +405,7 @@ def _patrol(given: Mapping[str, object], counts: Mapping[str, int]) -> PatrolArg
         raise InvalidArgumentError(f"{SLOW_POLICY} is given without one of {', '.join(SLOW_THRESHOLDS)}")
     if not policy and any(thresholds):
         raise InvalidArgumentError(f"{', '.join(SLOW_THRESHOLDS)} are given without {SLOW_POLICY}")
-    age = _first(counts, _ALERT_AGE) or 0
+    age = _first(counts, ALERT_AGE) or 0
     return PatrolArguments(
         counts.get("qpid.alert_message_size", 0),
         age / 1000,
@@ -412,7 +414,7 @@ def _patrol(given: Mapping[str, object], counts: Mapping[str, int]) -> PatrolArg
         thresholds[1],
         thresholds[2] / 1000,
         is_set(given.get(DELETES_DURABLE)),
-        counts.get("qpid.alert_repeat_gap", counts.get("x-qpid-minimum-alert-repeat-gap", REPEAT_GAP)),
+        _gap(counts),
     )
 
 
@@ -769,6 +771,11 @@ def _name_of_header(argument: str, given: Mapping[str, object]) -> str:
 def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
     """The first of these names that is given."""
     return next((counts[name] for name in names if name in counts), None)
+
+
+def _gap(counts: Mapping[str, int]) -> int:
+    given = _first(counts, ALERT_GAP)
+    return REPEAT_GAP if given is None else given
 
 
 def _given_name(given: Mapping[str, object], names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ A stream is a queue of another kind (`stream`): it has none of these but `flow_c
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import (
     Alerts,
+    AlertThresholds,
     DepthWatch,
     FlowControl,
     FlowDefaults,
@@ -56,6 +58,7 @@ from qstore.broker.model.queues.flow_control import (
     flow_thresholds,
 )
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
+from qstore.broker.model.queues.idle_arguments import Fit, idle_arguments
 from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.queues.limits import (
     Capacity,
@@ -84,7 +87,7 @@ from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.arguments import Applied
+    from qstore.broker.model.arguments import Applied, IdleArgument
     from qstore.broker.model.events import Event
     from qstore.broker.model.message import RestoreMessage
     from qstore.broker.model.queues.expiry import Expiries
@@ -182,6 +185,11 @@ class QueueFactory:
         if self.paging is not None:
             self.paging.restore = restore
 
+    @property
+    def has_store(self) -> bool:
+        """Whether durable queues have journals."""
+        return self._store is not None
+
     def read(self, name: str, arguments: TypedMap, *, durable: bool) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
         parsed = read_arguments(arguments)
@@ -190,6 +198,31 @@ class QueueFactory:
         parsed = self._with_default(parsed, arguments, durable=durable)
         self._watches.check(name, parsed, self._capacity(parsed, durable=durable))
         return parsed
+
+    def idle_arguments(
+        self, host: VirtualHost, name: str, arguments: TypedMap, *, durable: bool, auto_delete: bool
+    ) -> list[IdleArgument]:
+        """The arguments of a new queue of a host that have no effect beside the others, and the host's policies."""
+        _, effective = host.policy_of(name, arguments)
+        parsed, _ = read_usable(effective)
+        parsed = self._with_default(parsed, effective, durable=durable)
+        is_stored = durable and self._store is not None
+        capacity = Capacity() if parsed.is_stream else self._capacity(parsed, durable=is_stored)
+        flow, alerts = self._watches.thresholds(name, parsed, capacity)
+        fit = Fit(
+            parsed,
+            capacity,
+            parsed.max_messages > 0 or self._max_bytes_of(parsed, durable=is_stored) > 0,
+            flow or FlowThresholds(),
+            alerts or AlertThresholds(),
+            _retention(parsed).segment_bytes,
+            durable,
+            is_stored or self.paging is not None,
+            auto_delete,
+            MIN_BUDGET,
+            self._queue_memory,
+        )
+        return idle_arguments(arguments, fit)
 
     def _with_default(self, parsed: QueueArguments, arguments: TypedMap, *, durable: bool) -> QueueArguments:
         """With the default policy for durable queues, if neither the declaration nor a policy has one."""
@@ -485,6 +518,15 @@ class WatchFactory:
     def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
         """Raise InvalidArgumentError if thresholds of the declaration contradict each other, or the capacity."""
         self._thresholds(name, parsed, capacity)
+
+    def thresholds(
+        self, name: str, parsed: QueueArguments, capacity: Capacity
+    ) -> tuple[FlowThresholds | None, AlertThresholds | None]:
+        """The thresholds of a queue, without those of flow control if they contradict each other (`make`)."""
+        flow = None
+        with contextlib.suppress(InvalidArgumentError):
+            flow = self._thresholds(name, parsed, capacity)
+        return flow, alert_thresholds(parsed.alerts, capacity, self._alert_percent)
 
     def make(self, host: str, name: str, parsed: QueueArguments, capacity: Capacity) -> DepthWatch:
         """The watch of a queue. Contradictory thresholds, which only a recovered queue can have, are ignored."""

@@ -540,10 +540,14 @@ class DepthWatch:
 
     def fallen(self, queue: Queue, entry: Entry) -> None:
         """Handle a message that has left the queue."""
+        self.sunk(queue, entry.position)
+
+    def sunk(self, queue: Queue, position: int = -1) -> None:
+        """Handle messages that have left the queue: one at a position, or -1 for several for which nobody waits."""
         count = queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued
         if self.flow is not None and self.flow.is_stopped:
-            self.flow.fall(queue.name, count, size, entry.position)
+            self.flow.fall(queue.name, count, size, position)
         if self.alerts is not None and self.alerts.is_above:
             self.alerts.fall(queue.name, count, size)
         self._set_marks(queue.messages_enqueued, queue.bytes_enqueued, count, size)
@@ -563,12 +567,7 @@ class DepthWatch:
             self.alerts = other.alerts
         else:
             alerts.thresholds = other.alerts.thresholds
-        count = queue.messages_enqueued - queue.messages_dequeued
-        size = queue.bytes_enqueued - queue.bytes_dequeued
-        if self.flow is not None and self.flow.is_stopped:
-            self.flow.fall(queue.name, count, size, -1)
-        if self.alerts is not None and self.alerts.is_above:
-            self.alerts.fall(queue.name, count, size)
+        self.sunk(queue)
         self.update(queue)
 
     def release(self) -> None:

@@ -36,7 +36,7 @@ from logging import ERROR
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.log.logs import LogBudget, log_of
-from qstore.broker.model.arguments import as_text, is_set, shown
+from qstore.broker.model.arguments import PRIORITIES, as_text, is_set, plain, shown
 from qstore.broker.model.completion import Done
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
@@ -99,6 +99,19 @@ def check_not_of_streams(queue: Queue, arguments: TypedMap) -> None:
     for name in OF_CONSUMERS:
         if name in arguments:
             raise InvalidArgumentError(f"{name} is for consumers of streams, and queue '{queue.name}' is none")
+
+
+def idle_of_stream(stream: Stream, arguments: TypedMap, tag: str) -> dict[str, str]:
+    """The arguments of a consumer of a stream that have no effect beside the others, and why."""
+    given, reading, found = plain(arguments), read_consumer(arguments, tag), {}
+    if is_set(given.get(MATCH_UNFILTERED)) and reading.wanted is None:
+        found[MATCH_UNFILTERED] = f"without {FILTER} it gets all messages"
+    if is_set(given.get(TRACKING)) and reading.name != tag:
+        found[TRACKING] = f"{NAME} is given, too, and counts"
+    if not reading.name and not stream.is_single_active:
+        ranks = (name for name in PRIORITIES if name in given)
+        found |= dict.fromkeys(ranks, "each consumer of a stream gets all messages, unless one of them is active")
+    return found
 
 
 class Begin(NamedTuple):
@@ -838,7 +851,7 @@ class Stream(Queue):
         self._acquired += count
         self.counters.internal_acquires += count
         if self.watch.is_high:
-            self.watch.update(self)
+            self.watch.sunk(self)
 
     # ---- deletion ----
 

@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import ArgumentCheck, Of
+from qstore.broker.model.arguments import DIRECT, FED_OP, FED_ORIGIN, FED_TAGS, ArgumentCheck, IdleArgument, Of
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import InternalError, ModelError, NotFoundError
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
     from qstore.broker.model.topology.checks import Access
 
+
+_OF_ROUTES: Final = (FED_OP, FED_ORIGIN, FED_TAGS)
+_NO_ROUTE: Final = "routes of other brokers bind queues, and no exchanges"
 
 STEPS_AT_ONCE: Final = 5_000
 """Steps of matching, or as much other work, with which messages are offered to a binding in one turn: some 3 ms."""
@@ -252,7 +255,10 @@ class ExchangeBindings:
             check_dependency(f'exchange "{destination_name}"', destination.durable, source)
         binding = ExchangeBinding(source, destination, key, arguments)
         what = f'binding of exchange "{destination_name}" to exchange "{source_name}"'
-        self._arguments.check(Of.BINDING, what, arguments, (source.type_name,))
+        where = (source.type_name,) if source.type_name != DIRECT else ()
+        self._arguments.check(Of.BINDING, what, arguments, where)
+        told = [(name, typed.value) for name, typed in arguments.entries if name in _OF_ROUTES]
+        self._arguments.idle(what, [IdleArgument(name, value, _NO_ROUTE) for name, value in told])
         check_binding(binding)
         if source.onward is not None and source.onward.find(binding) is not None:
             return False

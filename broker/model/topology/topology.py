@@ -42,6 +42,7 @@ from qstore.broker.model.arguments import (
     FED_TAGS,
     REPLICATING,
     ArgumentCheck,
+    IdleArgument,
     Of,
     plain,
     shown,
@@ -139,6 +140,7 @@ class Topology:
         queues: name -> queue.
         exchanges: name -> exchange.
         make_queue: creates a queue of its virtual host (`QueueFactory.make`).
+        idle_arguments: the arguments of a queue that have no effect beside the others (`QueueFactory.idle_arguments`).
         factory: reads the arguments of queues.
         idle_queues: unused auto-delete queues whose timeout is running.
         storage: stores the topology.
@@ -167,6 +169,7 @@ class Topology:
         exchanges: dict[str, Exchange],
         *,
         make_queue: Callable[..., Queue],
+        idle_arguments: Callable[..., list[IdleArgument]],
         factory: QueueFactory,
         idle_queues: IdleQueues,
         storage: TopologyStorage,
@@ -182,7 +185,7 @@ class Topology:
     ) -> None:
         self._schedule, self._seal = schedule, seal
         self._queues, self._exchanges, self._idle_queues = queues, exchanges, idle_queues
-        self._make, self._factory = make_queue, factory
+        self._make, self._idle_arguments, self._factory = make_queue, idle_arguments, factory
         self._storage, self._removal, self._bindings = storage, removal, bindings
         self._bound_exchanges, bound_exchanges.unbound = bound_exchanges, self._delete_if_unbound
         self._quotas, self._events = quotas, events
@@ -344,11 +347,14 @@ class Topology:
     ) -> Queue:
         is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
         conditions = (
-            (DURABLE, durable), (AUTO_DELETE, is_auto_delete), (EXCLUSIVE, is_exclusive),
+            (DURABLE, durable and self._factory.has_store), (AUTO_DELETE, is_auto_delete), (EXCLUSIVE, is_exclusive),
             (REPLICATING, self._factory.listener is not None), (DELETES_SLOW, parsed.patrol.slow_policy == "delete"),
         )  # fmt: skip
         given = [name for name, is_so in conditions if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)
+        if arguments.entries:
+            idle = self._idle_arguments(name, arguments, durable=durable, auto_delete=auto_delete)
+            self._arguments.idle(f'queue "{name}"', idle)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
         return self._make(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal

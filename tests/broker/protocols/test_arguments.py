@@ -37,7 +37,9 @@ from qstore.broker.model.arguments import (
 )
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.policies import Policy
 from qstore.broker.model.queues.arguments import read_arguments
+from qstore.broker.model.queues.idle_arguments import RULES
 from qstore.broker.model.queues.stream import OF_CONSUMERS, Stream, read_consumer
 from qstore.broker.protocols.amqp_0_9_1.consumer import SelectiveConsumer
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
@@ -83,9 +85,9 @@ class _BytesClient(LinksClient):
 class Door:
     """Declares objects over one protocol, each time on a new connection. Returns the error, or nothing."""
 
-    def __init__(self, protocol: str, *, of_streams: bool = False) -> None:
+    def __init__(self, protocol: str, *, has_store: bool = False) -> None:
         self.protocol, self.world, self.bound = protocol, World(), "bound"
-        if of_streams:
+        if has_store:
             self.world.stream("stream")
             self.bound = "stream"
             self.world.broker.queue_factory._store = self.world.store  # type: ignore[assignment]
@@ -202,7 +204,7 @@ class Sample:
         flags: of the declaration.
         name: of the argument, if the row has a star.
         probe: whether the object has the effect.
-        of_streams: whether only streams have it.
+        has_store: whether the broker has a store; the queue that is bound is a stream then.
     """
 
     good: Any
@@ -212,7 +214,7 @@ class Sample:
     flags: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     probe: Callable[[Door, str, dict[str, Any]], bool] = lambda _door, _name, _arguments: True
-    of_streams: bool = False
+    has_store: bool = False
 
 
 def parsed_otherwise(door: Door, name: str, arguments: dict[str, Any]) -> bool:
@@ -248,19 +250,19 @@ def switch(**more: Any) -> Sample:
 
 
 def journal(good: Any, *wrong: Any) -> Sample:
-    return Sample(good, wrong, flags={"durable": True}, probe=of_the_journal)
+    return Sample(good, wrong, flags={"durable": True}, probe=of_the_journal, has_store=True)
 
 
 def of_stream(good: Any, *wrong: Any) -> Sample:
     return Sample(
-        good, wrong, others={"x-queue-type": "stream"}, flags={"durable": True}, probe=parsed_otherwise, of_streams=True
+        good, wrong, others={"x-queue-type": "stream"}, flags={"durable": True}, probe=parsed_otherwise, has_store=True
     )
 
 
 def of_reader(good: Any, *wrong: Any, **others: Any) -> Sample:
     """An argument of a consumer of a stream."""
     more = {each.replace("_", "-"): value for each, value in others.items()}
-    return Sample(good, wrong, others=more, probe=reads_otherwise, of_streams=True)
+    return Sample(good, wrong, others=more, probe=reads_otherwise, has_store=True)
 
 
 def reads_otherwise(door: Door, name: str, arguments: dict[str, Any]) -> bool:
@@ -304,16 +306,17 @@ QUEUE: Final = {
             "qpid.alert_size",
             "qpid.alert_size_up",
             "x-qpid-maximum-message-size",
-            "qpid.alert_count_down",
-            "qpid.alert_size_down",
-            "qpid.alert_repeat_gap",
-            "x-qpid-minimum-alert-repeat-gap",
             "qpid.alert_message_size",
             "qpid.alert_message_age",
             "x-qpid-maximum-message-age",
             "qpid.max_consumers",
         ),
         count(),
+    ),
+    "qpid.alert_count_down": count(others={"qpid.alert_count": 10}),
+    "qpid.alert_size_down": count(others={"qpid.alert_size": 10}),
+    **dict.fromkeys(
+        ("qpid.alert_repeat_gap", "x-qpid-minimum-alert-repeat-gap"), count(others={"qpid.alert_count": 10})
     ),
     "qpid.slow_consumer_policy": of_queue("cycle", "warn", 5, others={"qpid.slow_consumer_count": 5}),
     **dict.fromkeys(
@@ -367,7 +370,14 @@ QUEUE: Final = {
     ),
     "x-max-age": of_stream("7D", "7 days", 5),
     "x-stream-max-segment-size-bytes": of_stream(1_000_000, -1, "many"),
-    "x-stream-keep-unread": of_stream("1h", "yes", 5),
+    "x-stream-keep-unread": Sample(
+        "1h",
+        ("yes", 5),
+        others={"x-queue-type": "stream", "x-max-age": "1D"},
+        flags={"durable": True},
+        probe=parsed_otherwise,
+        has_store=True,
+    ),
     "x-stream-filter-size-bytes": ignored(32),
     "x-initial-cluster-size": ignored(3),
     "x-initial-group-size": ignored(3),
@@ -383,10 +393,10 @@ QUEUE: Final = {
     "qstore.subscription": Sample("yes"),  # its effect: test_links
     "x-internal-purpose": Sample("federation"),  # its effect: federation/test_upstreams, also of exchanges and bindings
     "qpid.paging": switch(),
-    "qpid.max_pages_loaded": count(5, others=PAGED),
+    "qpid.max_pages_loaded": count(300, others=PAGED),
     "qpid.page_factor": count(5, 1 << 15, others=PAGED),
-    "qpid.compress": of_queue("zstd", "gzip", 5),
-    "qpid.deliver_before_sync": switch(flags={"durable": True}),
+    "qpid.compress": of_queue("zstd", "gzip", 5, flags={"durable": True}, has_store=True),
+    "qpid.deliver_before_sync": switch(flags={"durable": True}, has_store=True),
     "qpid.file_count": journal(16, "many"),
     "qpid.file_size": journal(48, "large"),
     "qpid.auto_expand": journal(False, "maybe"),
@@ -468,6 +478,7 @@ BINDING: Final = {
     ),
     "qpid.filter": refused(SELECTOR, "", " "),
     "x-bound-from": Sample([{"cluster-name": "broker-1", "exchange": "x", "hops": 1}]),
+    "qpid.replicate": ignored("all", "none"),
     "qpid.fed.op": Sample("B"),
     "qpid.fed.origin": Sample("broker-1", others={"qpid.fed.op": "B"}),
     "qpid.fed.tags": Sample("broker-1,broker-2", others={"qpid.fed.op": "B"}),
@@ -553,7 +564,7 @@ def argument(row: Row, sample: Sample) -> str:
 def test_an_argument_has_its_effect(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     sample = SAMPLES[row.of][row.key]
     caplog.set_level(INFO)
-    door, name = Door(protocol, of_streams=sample.of_streams), argument(row, sample)
+    door, name = Door(protocol, has_store=sample.has_store), argument(row, sample)
     arguments = sample.others | {name: sample.good}
     assert door.declare(row.of, target(row, sample), arguments, **sample.flags) == ""
     found = door.arguments_of(row.of, target(row, sample))
@@ -561,7 +572,7 @@ def test_an_argument_has_its_effect(row: Row, protocol: str, caplog: pytest.LogC
     assert name in found
     assert sample.probe(door, name, arguments)
     elsewhere = row.where in (EXCLUSIVE, REPLICATING, DELETES_SLOW)  # the declaration alone does not make it so
-    lines = [line for line in caplog.messages if "ignored" in line or "not implemented" in line]
+    lines = [line for line in caplog.messages if re.search("ignored|not implemented|has no effect", line)]
     assert len(lines) == elsewhere, lines
 
 
@@ -574,7 +585,7 @@ def test_a_wrong_value_is_refused_by_the_name_that_the_client_sent(row: Row, pro
             with pytest.raises(Exception, match=re.escape(row.key)):
                 of_the_journal(Door(protocol), row.key, {row.key: wrong})
             continue
-        door, name = Door(protocol, of_streams=sample.of_streams), argument(row, sample)
+        door, name = Door(protocol, has_store=sample.has_store), argument(row, sample)
         error = door.declare(row.of, target(row, sample), sample.others | {name: wrong}, **sample.flags)
         assert name in error, wrong
         own = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}.get(name, "")
@@ -613,6 +624,278 @@ def test_argument_without_effect_is_logged(row: Row, protocol: str, caplog: pyte
         door = Door(protocol)
         assert door.declare(row.of, target(row, sample), sample.others | {row.key: off}) == ""
         assert not [line for line in caplog.messages if row.key in line], off
+
+
+# ---- arguments that others leave without effect ----
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How an argument becomes idle.
+
+    Attributes:
+        name, value: the argument.
+        beside: what is declared with it, and leaves it without effect.
+        says: of the log line.
+        instead: what is declared in place of that, for it to have its effect.
+        flags: of the declaration.
+    """
+
+    name: str
+    value: Any
+    beside: dict[str, Any]
+    says: str
+    instead: dict[str, Any]
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+TOO_MUCH, TOO_OLD = "never has so much", "no message is so old"
+FEW: Final = {"qpid.max_count": 5, "qpid.max_size": 500}
+BROWSED: Final = {"qpid.browse-only": 1}
+CYCLE: Final = {"qpid.slow_consumer_policy": "cycle"}
+IDLE: Final = (
+    *(
+        Pair(f"qpid.flow_resume_{what}", 4, {}, "publishers never wait", {f"qpid.max_{what}": 100})
+        for what in ("count", "size")
+    ),
+    Pair("x-qpid-flow-resume-capacity", 4, {}, "publishers never wait", {"x-qpid-capacity": 100}),
+    Pair("qpid.flow_resume_count", 4, LIMITED | {"qpid.flow_stop_count": 0}, "publishers never wait", LIMITED),
+    Pair("qpid.flow_stop_count", 5, FEW, TOO_MUCH, LIMITED),
+    Pair("qpid.flow_stop_size", 500, FEW, TOO_MUCH, LIMITED),
+    Pair("x-qpid-capacity", 500, FEW, TOO_MUCH, LIMITED),
+    Pair("qpid.alert_count_down", 4, {}, "there is no alert for", {"qpid.max_count": 100}),
+    Pair("qpid.alert_count_down", 4, {"qpid.alert_count": 4}, "half of that", {"qpid.alert_count": 5}),
+    Pair("qpid.alert_size_down", 4, {"qpid.max_size": 0}, "there is no alert for", {"qpid.max_size": 100}),
+    Pair("qpid.alert_size_down", 4, {"qpid.alert_size": 3}, "half of that", {"qpid.alert_size": 5}),
+    *(
+        Pair(name, 4, {"qpid.max_size": 0}, "there is no alert", {"qpid.max_size": 0, "qpid.alert_message_age": 4})
+        for name in ("qpid.alert_repeat_gap", "x-qpid-minimum-alert-repeat-gap")
+    ),
+    *(
+        Pair(name, 6, FEW, TOO_MUCH, LIMITED)
+        for name in ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
+    ),
+    *(
+        Pair(name, 501, FEW, TOO_MUCH, LIMITED)
+        for name in ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
+    ),
+    Pair("qpid.alert_message_size", 500, FEW, TOO_MUCH, LIMITED),
+    *(
+        Pair(name, 9, {"x-message-ttl": 9}, TOO_OLD, {"x-message-ttl": 10})
+        for name in ("qpid.alert_message_age", "x-qpid-maximum-message-age")
+    ),
+    Pair("qpid.slow_consumer_count", 5, CYCLE | FEW, TOO_MUCH, CYCLE | LIMITED),
+    Pair("qpid.slow_consumer_size", 500, CYCLE | FEW, TOO_MUCH, CYCLE | LIMITED),
+    Pair("qpid.slow_consumer_age", 9, CYCLE | {"x-message-ttl": 9}, TOO_OLD, CYCLE | {"x-message-ttl": 10}),
+    Pair(
+        "qpid.slow_consumer_delete_durable", 1,
+        {"qpid.slow_consumer_policy": "delete", "qpid.slow_consumer_count": 9}, "deleted anyway",
+        {"qpid.slow_consumer_policy": "delete", "qpid.slow_consumer_count": 9, "durable": True},
+    ),
+    Pair("qpid.policy_type", "ring", {"qpid.max_size": 0}, "the queue has no limit", LIMITED),
+    Pair("x-overflow", "reject-publish", {}, "the queue has no limit", {"x-max-length": 5}),
+    Pair("x-single-active-consumer", True, BROWSED, "all its consumers browse", {}),
+    Pair("qpid.group_header_key", "g", GROUPS | BROWSED, "all its consumers browse", GROUPS),
+    Pair("qpid.shared_msg_group", 1, GROUPS | BROWSED, "all its consumers browse", GROUPS),
+    *(
+        Pair(name, 2, LEVELS | BROWSED, "all its consumers browse", LEVELS)
+        for name in ("qpid.fairshare", "x-qpid-fairshare", "qpid.fairshare-1", "x-qpid-fairshare-1")
+    ),
+    *(
+        Pair(name, 3, BROWSED, "in the order of arrival", BROWSED | {"qpid.max_count": 9, "qpid.policy_type": "ring"})
+        for name in ("qpid.priorities", "x-qpid-priorities")
+    ),
+    Pair("x-max-priority", 3, BROWSED, "in the order of arrival", BROWSED | {"x-max-length": 9}),
+    Pair("qpid.max_pages_loaded", 255, PAGED, "at least 1 MiB", PAGED | {"qpid.page_factor": 2}),
+    Pair("qpid.compress", "zstd", {}, "do not go to the disk", {"durable": True}),
+    # Two names of one feature.
+    Pair("x-qpid-capacity", 60, LIMITED | {"qpid.flow_stop_size": 50}, "is given, too, and counts", LIMITED),
+    Pair(
+        "x-qpid-flow-resume-capacity", 4, LIMITED | {"qpid.flow_stop_size": 50, "qpid.flow_resume_size": 5},
+        "is given, too, and counts", LIMITED,
+    ),
+    *(
+        Pair(other, 4, {first: 5}, f"{first} is given, too, and counts", {})
+        for first, other in (
+            ("qpid.alert_count", "qpid.alert_count_up"),
+            ("qpid.alert_count", "x-qpid-maximum-message-count"),
+            ("qpid.alert_count_up", "x-qpid-maximum-message-count"),
+            ("qpid.alert_size", "qpid.alert_size_up"),
+            ("qpid.alert_size", "x-qpid-maximum-message-size"),
+            ("qpid.alert_message_age", "x-qpid-maximum-message-age"),
+            ("qpid.priorities", "x-qpid-priorities"),
+        )
+    ),
+    Pair(
+        "x-qpid-minimum-alert-repeat-gap", 4, {"qpid.alert_count": 5, "qpid.alert_repeat_gap": 5},
+        "is given, too, and counts", {"qpid.alert_count": 5},
+    ),
+    Pair("x-qpid-fairshare", 4, LEVELS | {"qpid.fairshare": 5}, "is given, too, and counts", LEVELS),
+    Pair("x-qpid-fairshare-1", 4, LEVELS | {"qpid.fairshare-1": 5}, "is given, too, and counts", LEVELS),
+    Pair("qpid.last_value_queue", 1, {"qpid.last_value_queue_key": "k"}, "is given, too, and counts", {}),
+    Pair("qpid.last_value_queue", 1, {"qpid.last_value_queue_no_browse": 0}, "is given, too, and counts", {}),
+    Pair("qpid.last_value_queue_no_browse", 1, {"qpid.last_value_queue_key": "k"}, "is given, too, and counts", {}),
+    *(
+        Pair(name, 1, {"qpid.queue_msg_sequence": "number"}, "is given, too, and counts", {})
+        for name in ("qpid.insert_sequence_numbers", "qpid.msg_sequence")
+    ),
+)  # fmt: skip
+"""The walk below tells which one is missing."""
+OF_STREAMS: Final = (
+    Pair("qpid.flow_resume_count", 4, {}, "publishers never wait", {}),
+    Pair("qpid.alert_repeat_gap", 4, {}, "there is no alert", {"qpid.alert_count": 5}),
+    Pair("qpid.alert_count_down", 4, {}, "there is no alert", {"qpid.alert_count": 5}),
+    Pair("qpid.alert_size_down", 4, {}, "there is no alert", {"qpid.alert_size": 5}),
+    Pair("x-stream-keep-unread", "1h", {}, "drops nothing", {"x-max-age": "1D"}),
+    Pair("x-stream-max-segment-size-bytes", 20_000, {"x-max-length-bytes": 80_000}, "segments are smaller", {}),
+    Pair("x-stream-max-segment-size-bytes", 2_000_000, {}, "segments are smaller", {}),
+)
+
+
+def idle_lines(messages: list[str]) -> list[str]:
+    return [line for line in messages if "has no effect" in line]
+
+
+@pytest.mark.parametrize("protocol", DOORS)
+@pytest.mark.parametrize("pair", IDLE, ids=lambda pair: f"{pair.name}-{pair.says}")
+def test_an_argument_that_others_leave_without_effect_is_logged(
+    pair: Pair, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(INFO)
+    door = Door(protocol)
+    door.world.broker.queue_factory._max_bytes = 0  # no limit of queues that declare none
+    beside, instead = dict(pair.beside), dict(pair.instead)
+    flags = {"durable": True} if instead.pop("durable", False) else {}
+    assert door.declare(Of.QUEUE, "made", {**beside, pair.name: pair.value}) == ""
+    (line,) = [line for line in idle_lines(caplog.messages) if f": {pair.name} " in line]
+    assert pair.says in line
+    assert line.startswith('Queue "made": ')
+    caplog.clear()
+    door.world.broker.queue_factory._store = door.world.store  # type: ignore[assignment]
+    assert door.declare(Of.QUEUE, "again", {**instead, pair.name: pair.value}, **flags) == ""
+    assert not idle_lines(caplog.messages)
+
+
+@pytest.mark.parametrize("pair", OF_STREAMS, ids=lambda pair: f"{pair.name}-{pair.says}")
+def test_an_argument_of_a_stream_that_others_leave_without_effect_is_logged(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(INFO)
+    door = Door(AMQP_0_9_1, has_store=True)
+    stream = {"x-queue-type": "stream"}
+    assert door.declare(Of.QUEUE, "made", {**stream, **pair.beside, pair.name: pair.value}, durable=True) == ""
+    (line,) = idle_lines(caplog.messages)
+    assert f'Queue "made": {pair.name} ' in line
+    assert pair.says in line
+    if pair.instead:
+        caplog.clear()
+        assert door.declare(Of.QUEUE, "again", {**stream, **pair.instead, pair.name: pair.value}, durable=True) == ""
+        assert not idle_lines(caplog.messages)
+
+
+def test_every_rule_of_idle_arguments_is_tried_here() -> None:
+    tried = {(pair.name, pair.says) for pair in (*IDLE, *OF_STREAMS)}
+    elsewhere = ("auto-delete", "--queue-memory", "x-delivery-limit")  # below
+    missing = [
+        (name, rule.says)
+        for rule in RULES
+        for name in rule.names
+        if not any(name.rstrip("*") in tried_name and says in rule.says for tried_name, says in tried)
+        and not any(each in f"{name} {rule.says}" for each in elsewhere)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others", "flags", "says"),
+    [
+        ("auto-delete", None, {"qpid.lifetime-policy": "manual"}, {"auto_delete": True}, "says manual"),
+        ("qpid.max_pages_loaded", 300, PAGED, {}, "--queue-memory is less"),
+        (
+            "x-delivery-limit", 3, {"x-queue-type": "quorum", **BROWSED}, {"durable": True},
+            "all its consumers browse",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_declaration_or_the_broker_leaves_without_effect_is_logged(
+    name: str,
+    value: Any,
+    others: dict[str, Any],
+    flags: dict[str, Any],
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(INFO)
+    door = Door(AMQP_0_10)
+    door.world.broker.queue_factory._queue_memory = 1 << 20
+    given = others if value is None else {name: value, **others}
+    assert door.declare(Of.QUEUE, "made", given, **flags) == ""
+    (line,) = idle_lines(caplog.messages)
+    assert f'Queue "made": {name} ' in line
+    assert says in line
+
+
+def test_values_that_ask_for_nothing_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    nothing = {
+        "qpid.alert_count_down": 0, "qpid.policy_type": "reject", "x-single-active-consumer": False,
+        "qpid.compress": "none", "qpid.fairshare": 0, "qpid.priorities": 0, "qpid.msg_sequence": 0, **BROWSED,
+        "qpid.queue_msg_sequence": "number", "qpid.alert_count": 5, "qpid.alert_count_up": "5", "qpid.max_size": 0,
+    }  # fmt: skip
+    assert Door(AMQP_0_10).declare(Of.QUEUE, "made", nothing) == ""
+    assert not idle_lines(caplog.messages)
+
+
+def test_policies_give_arguments_their_effect(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    door = Door(AMQP_0_9_1)
+    policy = Policy("/", "p", "^made", "queues", 0, {"max-length": 100})
+    asyncio.run(door.world.broker.policies.set(policy))
+    assert door.declare(Of.QUEUE, "made", {"qpid.alert_count_down": 4}) == ""
+    assert not idle_lines(caplog.messages)
+    assert door.declare(Of.QUEUE, "other", {"qpid.alert_count_down": 4}) == ""
+    assert len(idle_lines(caplog.messages)) == 1
+
+
+@pytest.mark.parametrize("protocol", [AMQP_0_10, AMQP_0_9_1, AMQP_1_0])
+@pytest.mark.parametrize(
+    ("name", "value", "others", "says", "has_store"),
+    [
+        ("x-priority", 5, {}, "each consumer of a stream", True),
+        ("rabbitmq:priority", 5, {"x-priority": 4}, "x-priority is given, too", False),
+        ("x-stream-match-unfiltered", True, {}, "without x-stream-filter", True),
+        ("x-stream-automatic-offset-tracking", True, {"x-stream-consumer-name": "n"}, "is given, too", True),
+    ],
+)
+def test_an_argument_of_a_consumer_that_has_no_effect_is_logged(
+    name: str, value: Any, others: dict[str, Any], says: str, has_store: bool, protocol: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level(INFO)
+    door = Door(protocol, has_store=has_store)
+    assert door.declare(Of.SUBSCRIPTION, "made", {name: value, **others}) == ""
+    (line,) = idle_lines(caplog.messages)
+    assert f": {name} " in line
+    assert says in line
+
+
+@pytest.mark.parametrize("protocol", [AMQP_0_10, AMQP_0_9_1])
+def test_browsers_have_no_priority(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    door = Door(protocol)
+    assert door.declare(Of.SUBSCRIPTION, "made", {"x-priority": 5, "x-filter-no-consume": True}) == ""
+    (line,) = idle_lines(caplog.messages)
+    assert ": x-priority 5 has no effect: it browses" in line
+
+
+def test_bindings_between_exchanges_have_no_arguments_of_routes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    world = Door(AMQP_0_9_1).world
+    client = BasicClient(world).open()
+    arguments = {"qpid.fed.op": "B", "qpid.fed.origin": "one", "qpid.fed.tags": "one,two", "qpid.exclusive-binding": 1}
+    client.method("exchange.bind", destination="topic", source="direct", routing_key="k", arguments=arguments)
+    client.sync()
+    assert [name for name in arguments if any(f": {name} " in line for line in caplog.messages)] == list(arguments)
 
 
 @pytest.mark.parametrize("protocol", [AMQP_0_10, AMQP_0_9_1, AMQP_1_0])
