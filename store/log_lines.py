@@ -6,7 +6,7 @@ wherever a document gives it, since people search logs, and scripts watch them, 
     event                                   level     wording from
     --------------------------------------  --------  ------------------------------------------------------------
     an option is corrected                  warning   MRG 2 Messaging User Guide, 6.3, below the minimum
-    an option is not needed                 notice    own
+    an option is not needed, or idle        notice    own
     the store is ready                      notice    MRG 2 Messaging User Guide, 6.2
     a journal is created                    notice    MRG 2 Messaging User Guide, 6.2
     default sizes of journals               info      formats/rhm/README.md, 5.6
@@ -107,6 +107,11 @@ def not_legal(parameter: str, value: int, rule: str, corrected: int) -> LogLine:
 def not_needed(option: str, reason: str) -> LogLine:
     """An option of another store was given that has no effect here."""
     return LogLine(Level.NOTICE, f"option {option} is not needed here and has no effect: {reason}")
+
+
+def no_effect(parameter: str, reason: str) -> LogLine:
+    """An option, or a queue's argument, has no effect beside others, for a reason."""
+    return LogLine(Level.NOTICE, f"parameter {parameter} has no effect: {reason}")
 
 
 # ---- start ----

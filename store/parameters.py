@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple
 
 from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, MAX_RING_FILES, PAGE_SIZE, Geometry
 from qstore.formats.wording import printable
-from qstore.store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
+from qstore.store.log_lines import LogLine, above_maximum, below_minimum, no_effect, not_legal, not_needed
 from qstore.store.sync.supervision import AUTO, SYNC_DRIVERS
 
 _KIB: Final = 1024
@@ -356,6 +356,11 @@ def parse_parameters(options: Mapping[str, object]) -> tuple[StoreParameters, tu
     values["starts_small"] = known.auto_expand and values.keys().isdisjoint(("num_jfiles", "jfile_size_pgs"))
     values.setdefault("wcache_num_pages", _PAGES_BY_SIZE[page.value])
     values.setdefault("tpl_wcache_num_pages", _PAGES_BY_SIZE[tpl_page.value])
+    if not known.auto_expand:
+        of_growth = (option for option in (_MAX_FILES, _MAX_SIZE) if values.get(option.field))
+        lines += [
+            no_effect(each.name, f"journals do not grow, but for {GROWTH_ARGUMENTS[0].name}") for each in of_growth
+        ]
     return StoreParameters(**values), (*lines, *page.warnings, *tpl_page.warnings)
 
 
@@ -509,8 +514,17 @@ def queue_max_files(
         limits.append(files.value)
     if size.value:
         limits.append((size.value << 20) // geometry.file_size)
-    most = max(min(limits), geometry.files) if _may_grow(arguments, parameters) else 0
-    return most, files.warnings + size.warnings
+    may_grow = _may_grow(arguments, parameters)
+    told = []
+    in_files = (files.value, (size.value << 20) // geometry.file_size)
+    for option, given, limit in zip((max_files, max_size), (files.value, size.value), in_files, strict=True):
+        if not given or option.name not in arguments:
+            continue
+        if may_grow and limit < geometry.files:
+            told.append(no_effect(option.name, f"the journal begins with {geometry.files} files"))
+        elif not may_grow:
+            told.append(no_effect(option.name, "the journal does not grow, since auto-expand is no"))
+    return max(min(limits), geometry.files) if may_grow else 0, (*files.warnings, *size.warnings, *told)
 
 
 def _may_grow(arguments: Mapping[str, Any], parameters: StoreParameters) -> bool:

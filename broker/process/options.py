@@ -264,7 +264,8 @@ class Values:
                 raise OptionError(f"{self._one(option).place} is not supported yet: {option.reason}; remove the option")
             if option.effect is Effect.REPLACED and not self._is_off(option):
                 raise OptionError(f"{self._one(option).place} is not supported: {option.reason}")
-        if self.number("default-flow-resume-threshold") > self.number("default-flow-stop-threshold"):
+        stop = self.number("default-flow-stop-threshold")
+        if self.number("default-flow-resume-threshold") > stop > 0:
             raise OptionError(
                 "--default-flow-resume-threshold is above --default-flow-stop-threshold: "
                 "stopped publishers would resume at once; give a lower value"
@@ -286,7 +287,8 @@ class Values:
     def _is_off(self, option: Option) -> bool:
         if option.kind in (Kind.FLAG, Kind.SWITCH):
             return not self.switch(option.name)
-        return option.kind is Kind.NUMBER and self.number(option.name) == 0
+        read = {Kind.NUMBER: self.number, Kind.SIZE: self.size, Kind.DURATION: self.seconds}.get(option.kind)
+        return read is not None and read(option.name) == 0
 
     def without_effect(self) -> list[str]:
         """A log line for each given option that has no effect."""
@@ -308,6 +310,20 @@ class Values:
             return self.switch(name)
         return self.text(name) is not None
 
+    def _offers(self, version: str) -> bool:
+        """Whether a version of AMQP is offered."""
+        words = (self.text("protocols") or version).replace(",", " ").split()
+        return version in [word.removeprefix("amqp") for word in words]
+
+    def _offers_passwords(self) -> bool:
+        """Whether mechanisms that send passwords in the clear may be offered."""
+        return not {"PLAIN", "AMQPLAIN"}.isdisjoint(
+            (self.text("sasl-mechanisms") or "PLAIN").upper().replace(",", " ").split()
+        )
+
+    def _has_paging(self) -> bool:
+        return self.text("paging-dir") is not None or not self.switch("no-data-dir")
+
     def _has_syslog(self) -> bool:
         if self.switch("log-to-syslog") or self.text("log-output") == "syslog":
             return True
@@ -319,9 +335,19 @@ _NEEDS: Final[tuple[tuple[Sequence[str], Callable[[Values], bool], str], ...]] =
     (("telemetry-limit",), lambda values: values._is_on("telemetry"), "no spans are sent, without telemetry"),
     (("websocket-origin",), lambda values: values._is_on("websocket"), "WebSocket is not spoken, without websocket"),
     (
-        ("create-replication-queue", "replication-listener-name"),
+        ("replication-listener-name",),
         lambda values: values._is_on("replication-queue") or values._is_on("replication-exchange-name"),
         "no events are generated, without replication-queue",
+    ),
+    (
+        ("create-replication-queue",),
+        lambda values: values._is_on("replication-queue"),
+        "there is no replication-queue to create",
+    ),
+    (
+        ("replication-queue", "create-replication-queue"),
+        lambda values: not values._is_on("replication-exchange-name"),
+        "events go to replication-exchange-name",
     ),
     (
         ("replication-exchange-type",),
@@ -329,11 +355,62 @@ _NEEDS: Final[tuple[tuple[Sequence[str], Callable[[Values], bool], str], ...]] =
         "no exchange is made for events, without replication-exchange-name",
     ),
     (("strict-acl-validation",), lambda values: values._is_on("acl-file"), "there is no acl-file"),
+    (("acl-file",), lambda values: values.word("access") != "permissions", "access=permissions decides without it"),
     (("user-file", "auth-allow-cleartext"), lambda values: values._is_on("auth"), "auth=no lets everybody in"),
     (
         ("mgmt-publish", "mgmt-qmf1", "mgmt-qmf2", "mgmt-pub-interval"),
         lambda values: values._is_on("mgmt-enable"),
         "there is no management, since mgmt-enable is no",
+    ),
+    (
+        ("mgmt-publish",),
+        lambda values: values.switch("mgmt-qmf1") or values.switch("mgmt-qmf2"),
+        "there is no version of QMF to publish by, since mgmt-qmf1 and mgmt-qmf2 are no",
+    ),
+    (
+        ("auth-allow-cleartext",),
+        Values._offers_passwords,
+        "sasl-mechanisms has none that sends passwords in the clear",
+    ),
+    (
+        ("virtual-hosts",),
+        lambda values: values.word("virtual-hosts") == "lax" or values._offers("0-10"),
+        "it is about clients of AMQP 0-10, which protocols does not offer",
+    ),
+    (
+        ("rabbitmq-version",),
+        lambda values: values._offers("1.0"),
+        "it is for clients of AMQP 1.0, which protocols does not offer",
+    ),
+    (
+        ("max-paging-size", "staging-threshold"),
+        Values._has_paging,
+        "messages stay in memory, without data-dir and paging-dir",
+    ),
+    (
+        ("default-flow-resume-threshold",),
+        lambda values: values.number("default-flow-stop-threshold") > 0,
+        "publishers do not wait, since default-flow-stop-threshold is 0",
+    ),
+    (
+        ("pid-dir", "wait"),
+        lambda values: any(map(values.switch, ("daemon", "check", "quit"))),
+        "it is about daemons, and this broker is none",
+    ),
+    (
+        ("log-to-stderr", "log-to-stdout"),
+        lambda values: not values.switch("daemon"),
+        "a daemon does not log there",
+    ),
+    (
+        ("log-output",),
+        lambda values: not values.switch("daemon") or values.text("log-output") not in ("stderr", "stdout"),
+        "a daemon logs to a file or to syslog",
+    ),
+    (
+        ("log-status-rule",),
+        lambda values: values.switch("log-status"),
+        "log-status is no, until management switches it",
     ),
     (("syslog-name", "syslog-facility"), Values._has_syslog, "the log does not go to syslog"),
 )

@@ -225,6 +225,23 @@ def test_options_without_effect_are_reported_without_their_values() -> None:
         (["--auth=no", "--auth-allow-cleartext=yes"], []),
         (["--mgmt-enable=no", "--mgmt-pub-interval=5"], []),
         (["--syslog-name=x"], ["--log-to-syslog=yes"]),
+        (["--mgmt-qmf1=no", "--mgmt-qmf2=no", "--mgmt-publish=yes"], ["--mgmt-qmf2=yes"]),
+        (["--sasl-mechanisms=GSSAPI", "--auth-allow-cleartext=yes"], ["--sasl-mechanisms=GSSAPI,PLAIN"]),
+        (["--protocols=1.0", "--virtual-hosts=strict"], ["--protocols=amqp0-10 1.0"]),
+        (["--protocols=0-10,0-9-1", "--rabbitmq-version=4.1.0"], ["--protocols=1.0"]),
+        (["--no-data-dir", "--max-paging-size=1G"], ["--paging-dir=d"]),
+        (["--no-data-dir", "--staging-threshold=1M"], ["--paging-dir=d"]),
+        (
+            ["--default-flow-stop-threshold=0", "--default-flow-resume-threshold=50"],
+            ["--default-flow-stop-threshold=60"],
+        ),
+        (["--pid-dir=d"], ["--daemon"]),
+        (["--wait=5"], ["--daemon"]),
+        (["--daemon", "--log-to-stderr=yes"], ["--daemon=no"]),
+        (["--daemon", "--log-to-stdout=yes"], ["--daemon=no"]),
+        (["--daemon", "--log-output=stderr"], ["--log-output=file"]),
+        (["--log-status-rule=qpid.*=OFF"], ["--log-status=yes"]),
+        (["--access=permissions", "--acl-file=f"], ["--access=acl"]),
         (["--syslog-facility=LOG_USER"], ["--daemon"]),
         (["--daemon", "--log-to-file=f", "--syslog-name=x"], ["--log-output=syslog"]),
     ],
@@ -233,8 +250,19 @@ def test_an_option_that_needs_another_one_is_reported_without_it(without: list[s
     (line,) = values(*without).without_effect()
     name = next(each for each in reversed(without) if each.startswith("--")).partition("=")[0].removeprefix("--")
     assert line.startswith(f"Option {name} has no effect: ")
-    switched_on = (each for each in without if each not in ("--auth=no", "--mgmt-enable=no"))
+    replaced = {each.partition("=")[0] for each in needed} | {"--auth", "--mgmt-enable"}
+    switched_on = (each for each in without if each.partition("=")[0] not in replaced or each.endswith("=yes"))
     assert values(*switched_on, *needed).without_effect() == []
+
+
+def test_events_of_queues_go_to_one_place_and_the_other_is_reported() -> None:
+    given = ("--replication-exchange-name=x", "--replication-queue=q", "--create-replication-queue=yes")
+    names = [each.split()[1] for each in values(*given).without_effect()]
+    assert names == ["replication-queue", "create-replication-queue"]
+
+
+def test_flow_control_can_be_switched_off_by_its_threshold_alone() -> None:
+    assert values("--default-flow-stop-threshold=0").without_effect() == []
 
 
 def test_an_option_that_asks_for_nothing_needs_none() -> None:

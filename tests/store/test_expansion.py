@@ -22,7 +22,7 @@ from qstore.store.errors import JournalFailedError, RecordTooLongError, Threshol
 from qstore.store.journal.directory import open_journal
 from qstore.store.live.message_store import journal_metrics
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.parameters import StoreParameters
+from qstore.store.parameters import StoreParameters, parse_parameters, queue_geometry, queue_max_files
 from tests.support.compiled import replaces
 from tests.support.opened_store import OpenedStore
 
@@ -600,3 +600,30 @@ def test_a_grown_ring_without_its_info_file(tmp_path: Path, turns: int) -> None:
     again = opened(tmp_path)
     assert [each.rid for each in again.recovered()["q"]] == waiting
     again.store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "idle"),
+    [
+        ({"qpid.auto_expand": False, "qpid.auto_expand_max_jfiles": 9}, "qpid.auto_expand_max_jfiles"),
+        ({"qpid.auto_expand": False, "qpid.max_journal_size": 9}, "qpid.max_journal_size"),
+        ({"qpid.auto_expand_max_jfiles": 7, "qpid.file_count": 8}, "qpid.auto_expand_max_jfiles"),
+        ({"qpid.max_journal_size": 1, "qpid.file_count": 8}, "qpid.max_journal_size"),
+        ({"qpid.auto_expand_max_jfiles": 9, "qpid.max_journal_size": 99, "qpid.file_count": 8}, ""),
+        ({"qpid.auto_expand": False, "qpid.auto_expand_max_jfiles": 0}, ""),
+    ],
+    ids=str,
+)
+def test_a_limit_of_growth_without_effect_is_logged(arguments: dict[str, object], idle: str) -> None:
+    parameters = StoreParameters()
+    geometry, _ = queue_geometry(arguments, parameters)
+    _, lines = queue_max_files(arguments, parameters, geometry)
+    assert [line.text.partition(" has no effect: ")[0] for line in lines] == ([f"parameter {idle}"] if idle else [])
+
+
+def test_options_of_growth_are_logged_if_journals_do_not_grow() -> None:
+    given = {"auto-expand": "no", "auto-expand-max-jfiles": "9", "max-journal-size": "0"}
+    _, lines = parse_parameters(given)
+    (line,) = lines
+    assert line.text.startswith("parameter auto-expand-max-jfiles has no effect: ")
+    assert parse_parameters(given | {"auto-expand": "yes"})[1] == ()
