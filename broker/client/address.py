@@ -26,6 +26,8 @@ The options:
 properties, capabilities, timeout and filter are for AMQP 1.0, which has no x-bindings, x-subscribe and link.x-declare
 (`amqp_1_0/links`).
 
+Options that have no effect on a link, such as a selector of a sender, are ignored with a warning, too (`warn_of_idle`).
+
 Other options whose names begin with x- are allowed everywhere, and are ignored with a warning in the log
 `qstore.client`.
 
@@ -458,6 +460,54 @@ class Target(NamedTuple):
             "link.x-declare": self.link_declare != Declare(), "link.x-subscribe": self.subscribe != Subscribe(),
         }  # fmt: skip
         return next((name for name, value in found.items() if value), "")
+
+
+def warn_of_idle(text: str, target: Target, role: str, *, is_queue: bool | None = None) -> None:
+    """Log a warning for each option of an address that has no effect on a link.
+
+    Args:
+        text: the address.
+        target: the same, interpreted.
+        role: SENDER or RECEIVER.
+        is_queue: whether the node is a queue; None over AMQP 1.0, where the broker decides.
+    """
+    for name, why in _idle(target, role, is_queue, is_unique="#" in text).items():
+        _logger.warning("Address %r: %s has no effect: %s", text, name, why)
+
+
+def _idle(target: Target, role: str, is_queue: bool | None, *, is_unique: bool) -> dict[str, str]:
+    """Name -> why."""
+    given: dict[str, str] = {}
+    declare, is_1_0 = target.node_declare, is_queue is None
+    if not (target.create or target.asserts):
+        given |= dict.fromkeys(("node.x-declare", "node.x-bindings", "node.durable", "node.properties"), _NOT_MADE)
+    elif is_queue:
+        given["node.x-declare.type"] = "the node is a queue"
+    elif not is_1_0 and not is_unique:
+        given["node.x-declare.exclusive"] = "the node is an exchange"
+    if role == SENDER:
+        given |= dict.fromkeys(("mode", "link.selector", "link.filter", "link.timeout"), "it is for receivers")
+        if not is_1_0:
+            names = ("link.x-subscribe", "link.x-declare", "link.durable")
+            given |= dict.fromkeys(names, "it is for receivers")
+    elif is_queue:
+        given |= dict.fromkeys(("link.x-declare", "link.durable"), "it is for receivers at an exchange")
+        if not target.link_bindings and not target.node_bindings:
+            given["the subject"] = "it is for receivers at an exchange, and the node is a queue; give link.selector"
+    given["link.x-declare.type"] = "a receiver has a queue of its own, and no exchange"
+    are_given: dict[str, object] = {
+        "mode": target.browse, "the subject": target.subject, "link.selector": target.selector,
+        "link.filter": target.filters, "link.timeout": target.timeout is not None, "link.durable": target.link_durable,
+        "link.x-subscribe": target.subscribe != Subscribe(), "link.x-declare": target.link_declare != Declare(),
+        "link.x-declare.type": target.link_declare.type, "node.durable": target.node_durable and not is_1_0,
+        "node.x-declare": declare != Declare(), "node.x-declare.type": declare.type,
+        "node.x-declare.exclusive": declare.exclusive, "node.x-bindings": target.node_bindings,
+        "node.properties": target.properties and target.name != "#",
+    }  # fmt: skip
+    return {name: why for name, why in given.items() if are_given[name]}
+
+
+_NOT_MADE: Final = "the address neither creates the node nor asserts what it is"
 
 
 class _Options:

@@ -56,6 +56,7 @@ from qstore.broker.client.options import (
     ConnectionOptions,
     Destination,
     Endpoint,
+    idle_options,
     parse_url,
 )
 from qstore.broker.client.session import SessionCore
@@ -192,6 +193,8 @@ class ConnectionCore:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._destination = Destination(url, options)
         self.options = self._destination.options
+        for name, why in idle_options(self._destination).items():
+            _logger.warning("The connection option %s has no effect: %s", name, why)
         self._configured = self._destination.endpoints + self.options.reconnect_urls
         self._announced: tuple[Endpoint, ...] = ()
         self._updates: ReceiverCore | None = None

@@ -494,6 +494,38 @@ def connection_options(values: Mapping[str, Any]) -> ConnectionOptions:
     return ConnectionOptions(**found)
 
 
+_RECONNECTING: Final = (
+    "reconnect_timeout", "reconnect_limit", "reconnect_interval", "reconnect_interval_min", "reconnect_interval_max",
+    "failover_updates",
+)  # fmt: skip
+_OF_TLS: Final = (
+    "ssl_certificate", "ssl_certfile", "ssl_key", "ssl_keyfile", "ssl_trustfile", "ssl_password_file",
+    "ssl_skip_hostname_check",
+)  # fmt: skip
+_OF_CERTIFICATES: Final = ("ssl_key", "ssl_keyfile", "ssl_password_file")
+_LAYERS: Final = ("sasl_min_ssf", "sasl_max_ssf", "sasl_service")
+
+
+def idle_options(destination: Destination) -> dict[str, str]:
+    """The given connection options that have no effect beside the others: name -> why."""
+    options = destination.options
+    endpoints = (*destination.endpoints, *options.reconnect_urls)
+    given = {name.replace("-", "_") for name, value in destination.values.items() if value not in (None, False, "")}
+    is_named = "clientName" in (options.client_properties or {})  # by `clientid`, which is for both
+    conditions = (
+        (_RECONNECTING, not options.reconnect, "reconnect is not set"),
+        (_OF_TLS, not any(each.is_encrypted for each in endpoints), "no connection is encrypted"),
+        (_OF_CERTIFICATES, options.ssl_certificate is None, "ssl_certificate is not set"),
+        (_LAYERS[:2], all(each.is_encrypted for each in endpoints), "connections are encrypted by TLS"),
+        (_LAYERS, GSSAPI not in (options.sasl_mechanisms or (GSSAPI,)), "sasl_mechanisms has no GSSAPI"),
+        (("password",), destination.username is None, "there is no user name"),
+        (("failover_updates",), options.protocol == AMQP_1_0, "it is for AMQP 0-10"),
+        (("nest_annotations",), options.protocol == AMQP_0_10, "it is for AMQP 1.0"),
+        (("container_id",), options.protocol == AMQP_0_10 and not is_named, "it is for AMQP 1.0"),
+    )
+    return {name: why for names, is_idle, why in reversed(conditions) if is_idle for name in names if name in given}
+
+
 # ---- TLS ----
 
 

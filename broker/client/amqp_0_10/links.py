@@ -42,6 +42,7 @@ from qstore.broker.client.address import (
     address_target,
     make_unique,
     parse_address,
+    warn_of_idle,
 )
 from qstore.broker.client.errors import AddressError, AssertionFailed, LinkClosedError, NotFound
 from qstore.broker.client.links import ReceiverCore, SenderCore, Transfer, ranges_of
@@ -294,7 +295,7 @@ class Sender(SenderCore):
 
     def __init__(self, session: Session, address: str, capacity: int) -> None:
         super().__init__(session, _target_of(address), capacity)
-        self._node = Node(self.target.name)
+        self._node, self._address = Node(self.target.name), address
         self._bindings: list[Call] = []
         self._payload = self._sync_payload = b""
         self._until_sync = 0
@@ -303,6 +304,9 @@ class Sender(SenderCore):
         """As `SenderCore.attach`."""
         target = self.target
         node = self._node = await resolve(self.session.invoke_all, target, SENDER)
+        if self._address:  # not when it connects again
+            warn_of_idle(self._address, target, SENDER, is_queue=node.is_queue)
+            self._address = ""
         self._bindings = bind_calls(target.link_bindings, node, None, target.subject)
         await self.session.invoke_all(self._bindings)
         values: dict[str, Any] = {
@@ -376,7 +380,7 @@ class Receiver(ReceiverCore):
 
     def __init__(self, session: Session, address: str, capacity: int, destination: str) -> None:
         super().__init__(session, _target_of(address), capacity, destination)
-        self._node = Node(self.target.name)
+        self._node, self._address = Node(self.target.name), address
         self._own_queue: str | None = None
         self._bindings: list[Call] = []
         self._credit = 0  # given for a fetch, with a capacity of 0
@@ -389,6 +393,9 @@ class Receiver(ReceiverCore):
         """Find or create the queue, and subscribe to it. Raises as `resolve` does, and InterruptedByLoss."""
         target, session = self.target, self.session
         node = self._node = await resolve(session.invoke_all, target, RECEIVER)
+        if self._address:  # not when it connects again
+            warn_of_idle(self._address, target, RECEIVER, is_queue=node.is_queue)
+            self._address = ""
         calls: list[Call] = []
         if node.is_queue:
             queue = node.name

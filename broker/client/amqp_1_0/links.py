@@ -43,6 +43,7 @@ from qstore.broker.client.address import (
     address_target,
     make_unique,
     parse_address,
+    warn_of_idle,
 )
 from qstore.broker.client.amqp_1_0.message import decode_sections, encode_message
 from qstore.broker.client.errors import (
@@ -134,6 +135,8 @@ class Terminus:
         self.target: Target = target if self.is_dynamic else make_unique(address, target)
         if target.reliable is None and target.browse:
             self.target = self.target._replace(reliable=False)
+        if not self.is_dynamic:
+            warn_of_idle(text, self.target, role)
         self._role = role
         self.settle_mode = SETTLED if self.target.reliable is False else UNSETTLED
         self._filters = (*self._own_filters(), *target.filters) if role == RECEIVER else ()

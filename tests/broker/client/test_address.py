@@ -21,8 +21,10 @@ from qstore.broker.client.address import (
     parse_address,
     parse_map,
     plain_address,
+    warn_of_idle,
     word_value,
 )
+from qstore.broker.client.connection import ConnectionCore
 from qstore.broker.client.errors import AddressError, UrlError
 from qstore.broker.client.options import ConnectionOptions, Destination, Endpoint, Url, connection_options, parse_url
 
@@ -504,3 +506,90 @@ def test_an_unknown_option_that_begins_with_x_is_ignored_with_a_warning(caplog: 
     (line,) = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
     assert "option link.x-subscribes is ignored" in line
     assert "x-subscribe" in line.partition("options are")[2]
+
+
+MAKES = "create: always"
+
+
+@pytest.mark.parametrize(
+    ("options", "role", "is_queue", "idle"),
+    [
+        ("mode: browse", SENDER, True, "mode"),
+        ("link: {selector: 'a = 1'}", SENDER, True, "link.selector"),
+        ("link: {selector: 'a = 1'}", SENDER, None, "link.selector"),
+        ("link: {filter: {name: f, descriptor: 1, value: 1}}", SENDER, None, "link.filter"),
+        ("link: {timeout: 5}", SENDER, None, "link.timeout"),
+        ("link: {x-subscribe: {exclusive: true}}", SENDER, True, "link.x-subscribe"),
+        ("link: {x-declare: {exclusive: true}}", SENDER, False, "link.x-declare"),
+        ("link: {durable: true}", SENDER, False, "link.durable"),
+        ("link: {x-declare: {exclusive: true}}", RECEIVER, True, "link.x-declare"),
+        ("link: {durable: true}", RECEIVER, True, "link.durable"),
+        ("link: {x-declare: {type: topic}}", RECEIVER, False, "link.x-declare.type"),
+        ("node: {x-declare: {auto-delete: true}}", RECEIVER, True, "node.x-declare"),
+        ("node: {x-declare: {auto-delete: true}}", SENDER, None, "node.x-declare"),
+        ("node: {x-bindings: [{exchange: amq.direct, key: k}]}", SENDER, True, "node.x-bindings"),
+        ("node: {durable: true}", SENDER, True, "node.durable"),
+        ("node: {properties: {a: 1}}", SENDER, None, "node.properties"),
+        (f"{MAKES}, node: {{x-declare: {{type: topic}}}}", SENDER, True, "node.x-declare.type"),
+        (f"{MAKES}, node: {{type: topic, x-declare: {{exclusive: true}}}}", SENDER, False, "node.x-declare.exclusive"),
+        # What has an effect.
+        ("mode: browse, link: {selector: 'a = 1', x-subscribe: {exclusive: true}}", RECEIVER, True, ""),
+        ("link: {durable: true, x-declare: {exclusive: true}}", RECEIVER, False, ""),
+        ("link: {timeout: 5, durable: true}", RECEIVER, None, ""),
+        ("link: {durable: true}, node: {durable: true, capabilities: [a]}", SENDER, None, ""),
+        (f"{MAKES}, node: {{durable: true, x-declare: {{exclusive: true}}}}", SENDER, True, ""),
+        ("assert: always, node: {durable: true, x-bindings: [{exchange: x}]}", SENDER, True, ""),
+        ("create: receiver, node: {x-declare: {auto-delete: true}}", SENDER, True, ""),  # an address that both use
+    ],
+)
+def test_options_without_effect_on_a_link_are_warned_of(
+    options: str, role: str, is_queue: bool | None, idle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"q; {{{options}}}"
+    warn_of_idle(text, address_target(parse_address(text)), role, is_queue=is_queue)
+    lines = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert [line.partition(" has no effect: ")[0] for line in lines] == ([f"Address {text!r}: {idle}"] if idle else [])
+
+
+def test_the_subject_of_a_receiver_of_a_queue_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for text in ("q/red", "q/red; {link: {x-bindings: [{exchange: amq.direct}]}}"):
+        warn_of_idle(text, address_target(parse_address(text)), RECEIVER, is_queue=True)
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert line.startswith("Address 'q/red': the subject has no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "values", "idle"),
+    [
+        *(
+            ("host", {name: value}, [name])
+            for name, value in {
+                "reconnect_timeout": 5, "reconnect_limit": 5, "reconnect_interval": 5, "reconnect_interval_min": 5,
+                "reconnect_interval_max": 5, "ssl_certificate": "f", "ssl_trustfile": "f",
+                "ssl_skip_hostname_check": True, "password": "p", "container_id": "c", "nest_annotations": True,
+                "failover_updates": True,
+            }.items()
+        ),
+        ("amqp://host/?clientid=c", {}, []),
+        ("amqps:host", {"ssl_key": "f"}, ["ssl_key"]),
+        ("amqps:host", {"ssl_password_file": "f"}, ["ssl_password_file"]),
+        ("amqps:host", {"sasl_min_ssf": 5}, ["sasl_min_ssf"]),
+        ("amqps:host", {"sasl_max_ssf": 5}, ["sasl_max_ssf"]),
+        ("host", {"sasl_service": "s", "sasl_mechanisms": "PLAIN"}, ["sasl_service"]),
+        ("host", {"failover_updates": True, "protocol": "amqp1.0", "reconnect": True}, ["failover_updates"]),
+        # What has an effect.
+        ("host", {"reconnect": True, "reconnect_limit": 5, "failover_updates": True}, []),
+        ("amqps:host", {"ssl_certificate": "f", "ssl_key": "f", "ssl_trustfile": "f"}, []),
+        ("host", {"reconnect_urls": "amqps:other", "ssl_trustfile": "f", "sasl_min_ssf": 1}, []),
+        ("me@host", {"password": "p", "protocol": "amqp1.0", "container_id": "c"}, []),
+        ("host", {"ssl_trustfile": None, "nest_annotations": False, "sasl_min_ssf": 0}, []),
+    ],
+)  # fmt: skip
+def test_connection_options_without_effect_are_warned_of(
+    url: str, values: dict[str, object], idle: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ConnectionCore(url, values)
+    lines = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert [line.partition(" has no effect: ")[0] for line in lines] == [
+        f"The connection option {each}" for each in idle
+    ]

@@ -389,6 +389,13 @@ def send_many(sender: Any, **options: Any) -> None:
         sender.send("x", **options)
 
 
+def test_an_option_without_effect_is_warned_of_once(session: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    sender = session.sender(f"{name}; {{create: always, mode: browse}}")
+    sender.send("x")
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert line.endswith(": mode has no effect: it is for receivers")
+
+
 def test_a_queue_that_controls_the_flow_delays_and_fails_sending(
     broker: Any, face: Any, session: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
