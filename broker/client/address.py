@@ -289,9 +289,19 @@ def plain_address(text: str, role: str) -> str:
     if not key and kind not in ("fanout", "headers"):
         raise AddressError("a binding URL needs a queue, a destination or a routingkey", text)
     at_exchange: dict[str, Any] = {"create": "always", "node": {"type": "topic", "x-declare": {"type": kind}}}
+    has_own = kind == "topic" or not queue
+    if role == SENDER:
+        idle = options.keys() - {"routingkey"}
+    elif has_own:
+        idle = options.keys() & {"exclusive", "autodelete"}
+        idle |= options.keys() & {"clientid"} if not (flags["durable"] or flags["subscription"]) else set()
+    else:
+        idle = options.keys() & {"clientid", "subscription"}
+    for name in sorted(idle):
+        _logger.warning("Binding URL %r: the option %s has no effect for a %s of this kind", text, name, role)
     if role == SENDER:
         return format_address(Address(exchange, key, at_exchange) if exchange else Address(queue or key, None, {}))
-    if kind == "topic" or not queue:
+    if has_own:
         client = options.get("clientid", "")
         if flags["durable"] or flags["subscription"]:
             name = f"{client}:{queue or key}" if client else queue or key

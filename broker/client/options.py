@@ -176,7 +176,8 @@ def _client(name: str) -> dict[str, Any]:
 
 # ---- URLs of Qpid's Java client ----
 
-_JAVA_OPTIONS: Final = ("brokerlist", "failover", "maxprefetch")
+_JAVA_OPTIONS: Final = ("brokerlist", "failover", "maxprefetch", "heartbeat", "idle_timeout")
+_JAVA_METHODS: Final = ("singlebroker", "roundrobin", "nofailover", "failover_exchange")
 _split_java_options: Final = re.compile(rf"&(?=(?:{'|'.join(_JAVA_OPTIONS)})=')").split
 _match_java_option: Final = re.compile(rf"({'|'.join(_JAVA_OPTIONS)})='(.*)'", re.DOTALL).fullmatch
 _split_brokers: Final = re.compile(r";|&(?=\w+://)").split
@@ -207,14 +208,19 @@ def _java_url(text: str) -> Url:
     endpoints, options, retries = _java_brokers(text, found.get("brokerlist", ""))
     method, _, more = found.get("failover", "").partition("?")
     settings = _java_options(text, more, ("cyclecount",))
-    if method not in ("", "singlebroker", "roundrobin", "nofailover"):
-        raise UrlError(f"{_shown(text)}: failover is singlebroker, roundrobin or nofailover, not {method!r}")
+    if method not in ("", *_JAVA_METHODS):
+        raise UrlError(f"{_shown(text)}: failover is one of {', '.join(_JAVA_METHODS)}, not {method!r}")
     if method == "singlebroker":
         endpoints = endpoints[:1]
     cycles = _number(text, "cyclecount", settings.get("cyclecount", "1"))
     options["reconnect"] = method != "nofailover"
     if options["reconnect"]:
         options["reconnect_limit"] = cycles * (1 + retries)
+    if method == "failover_exchange":
+        options["failover_updates"] = True
+    for name in ("idle_timeout", "heartbeat"):
+        if name in found:
+            options["heartbeat"] = _number(text, name, found[name])
     if "maxprefetch" in found:
         options["receiver_capacity"] = _number(text, "maxprefetch", found["maxprefetch"])
     if client:

@@ -388,6 +388,29 @@ class Policies:
         return exchange.alternate is not before
 
 
+_CLASSIC, _QUORUM, _STREAMS, _EXCHANGES = "classic_queues", "quorum_queues", "streams", "exchanges"
+_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
+    **{kind: frozenset((kind,)) for kind in (_CLASSIC, _QUORUM, _STREAMS, _EXCHANGES)},
+    "queues": frozenset((_CLASSIC, _QUORUM, _STREAMS)),
+}
+"""What a policy applies to -> the kinds of objects."""
+_OF_ALL_QUEUES: Final = ("max-length-bytes", "max-consumers")
+
+
+def _kinds_of(key: str) -> frozenset[str]:
+    """The kinds of objects for which a key has an effect; all for keys that are refused or ignored by themselves."""
+    known = _KEYS.get(key)
+    if known is None:
+        return frozenset((_CLASSIC, _QUORUM, _STREAMS, _EXCHANGES))
+    if not known.of_queues:
+        return frozenset((_EXCHANGES,))
+    if key in ("max-age", "stream-max-segment-size-bytes"):
+        return frozenset((_STREAMS,))
+    if key == "delivery-limit":
+        return frozenset((_QUORUM,))
+    return _OF_KIND["queues"] if key in _OF_ALL_QUEUES else frozenset((_CLASSIC, _QUORUM))
+
+
 def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
     """Raise InvalidArgumentError if a policy is not valid. `noticed` has the ignored keys that were logged already."""
     what = f'{_described(kind)} "{printable(policy.name)}"'
@@ -411,6 +434,10 @@ def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
         _check_key(what, kind, key, value, noticed)
     if sum(key in policy.definition for key in UPSTREAMS) > 1:
         raise InvalidArgumentError(f"{what}: give one of {', '.join(UPSTREAMS)}")
+    for key in policy.definition:
+        kinds = _kinds_of(key)
+        if policy.apply_to in _OF_KIND and not _OF_KIND[policy.apply_to] & kinds:
+            _LOG.notice("%s: %s has no effect: it is for %s", what, key, " and ".join(sorted(kinds)).replace("_", " "))
     for key in ("dead-letter-routing-key", "dead-letter-strategy"):
         if key in policy.definition and "dead-letter-exchange" not in policy.definition:
             _LOG.notice("%s: %s has an effect for queues declared with x-dead-letter-exchange", what, key)

@@ -14,7 +14,7 @@ from qstore.broker.model import policies
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotAllowedError, NotFoundError
 from qstore.broker.model.patterns import compile_pattern
-from qstore.broker.model.policies import OPERATOR_POLICY, Policy, policy_of
+from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, check_policy, policy_of
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Wired, play
@@ -196,6 +196,36 @@ def test_keys_of_clusters_are_ignored_with_a_notice_and_kept(caplog: pytest.LogC
 
     play(None, story)
     assert "ha-mode is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "key", "value", "is_idle"),
+    [
+        ("classic_queues", "delivery-limit", 5, True),
+        ("streams", "delivery-limit", 5, True),
+        ("queues", "delivery-limit", 5, False),
+        ("quorum_queues", "delivery-limit", 5, False),
+        ("quorum_queues", "max-age", "1D", True),
+        ("streams", "max-age", "1D", False),
+        ("streams", "message-ttl", 5, True),
+        ("streams", "max-length", 5, True),
+        ("streams", "overflow", "reject-publish", True),
+        ("streams", "dead-letter-exchange", "x", True),
+        ("streams", "max-length-bytes", 5, False),
+        ("streams", "max-consumers", 5, False),
+        ("exchanges", "expires", 5, True),
+        ("queues", "alternate-exchange", "x", True),
+        ("all", "alternate-exchange", "x", False),
+        ("all", "max-age", "1D", False),
+    ],
+)
+def test_keys_of_other_objects_than_the_policy_s_have_a_notice(
+    apply_to: str, key: str, value: int | str, is_idle: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE)
+    check_policy(Policy("/", "p", "", apply_to, 0, {key: value}), POLICY, set())
+    lines = [line for line in caplog.messages if "has no effect" in line]
+    assert [line.partition(": it is for ")[0] for line in lines] == ['policy "p": ' + key + " has no effect"] * is_idle
 
 
 def test_spelling_of_definitions() -> None:

@@ -593,3 +593,30 @@ def test_connection_options_without_effect_are_warned_of(
     assert [line.partition(" has no effect: ")[0] for line in lines] == [
         f"The connection option {each}" for each in idle
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "role", "idle"),
+    [
+        ("direct://amq.direct//q?durable='true'&exclusive='true'", SENDER, ["durable", "exclusive"]),
+        ("topic://amq.topic/news?clientid='c'", RECEIVER, ["clientid"]),
+        ("topic://amq.topic/news?autodelete='true'", RECEIVER, ["autodelete"]),
+        ("direct://amq.direct//q?subscription='true'", RECEIVER, ["subscription"]),
+        ("topic://amq.topic/news/q?clientid='c'&durable='true'", RECEIVER, []),
+        ("direct://amq.direct//q?durable='true'&exclusive='true'&autodelete='false'&routingkey='k'", RECEIVER, []),
+        ("direct://amq.direct//q?routingkey='k'", SENDER, []),
+    ],
+)
+def test_options_of_binding_urls_without_effect_are_warned_of(
+    url: str, role: str, idle: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    plain_address(url, role)
+    lines = [each.getMessage() for each in caplog.records if each.name == "qstore.client"]
+    assert [line.partition("the option ")[2].partition(" has no effect")[0] for line in lines] == idle
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "idle_timeout"])
+def test_java_urls_have_heartbeats_and_the_failover_exchange(name: str) -> None:
+    url = f"amqp://guest:guest@me/test?brokerlist='tcp://localhost:5672'&{name}='3'&failover='failover_exchange'"
+    options = Destination(url, {}).options
+    assert (options.heartbeat, options.reconnect, options.failover_updates) == (3, True, True)

@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.errors import InternalError, NotImplementedByBrokerError
+from qstore.broker.model.events import (
+    Event,
+    QueueThresholdCrossedDownward,
+    QueueThresholdCrossedUpward,
+    QueueThresholdExceeded,
+)
 from qstore.broker.model.queues.consumers import TAKEN
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.stream import MAX_GAPS, PASSED_AT_ONCE, Stream
@@ -284,6 +290,48 @@ def test_nothing_is_delivered_before_it_is_on_the_disk(world: World) -> None:
     assert stream.log.end == 6
     world.store.end_flush()
     assert [each.body for each in client.take("basic.deliver")] == [b"late"]
+
+
+def test_with_deliver_before_sync_messages_are_delivered_while_they_are_written(world: World) -> None:
+    world.stream("s", {"qpid.deliver_before_sync": 1})
+    client = BasicClient(world).open()
+    client.method("basic.qos", prefetch_count=100)
+    client.method("basic.consume", queue="s", consumer_tag="t", arguments=typed_map({OFFSET: "first"}))
+    client.send(client.message("s", b"early", PERSISTENT))
+    client.sync()
+    assert world.store.flushes
+    assert [each.body for each in client.take("basic.deliver")] == [b"early"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"qpid.alert_count": 1000, "qpid.alert_count_down": 1990},  # not below: half of the other
+        {"qpid.alert_count": 1995, "qpid.alert_count_down": 1990},
+        {"qpid.alert_size": 7000, "qpid.alert_size_down": 6990},
+    ],
+)
+def test_alerts_are_raised_when_a_stream_fills_up_and_when_retention_has_emptied_it(
+    world: World, asked: dict[str, int]
+) -> None:
+    events: list[Event] = []
+    world.broker.events.listen(events.append)
+    alerts = (QueueThresholdExceeded, QueueThresholdCrossedUpward, QueueThresholdCrossedDownward)
+    stream = world.stream("s", asked, max_length_bytes=4000)
+    publish(world, texts(2000))
+    assert [type(each) for each in events if isinstance(each, alerts)] == list(alerts[:2])
+    events.clear()
+    work = world.broker.streams.look()
+    assert work is not None
+    world._do(work, lambda _: None)
+    world.run()
+    while world.store.flushes:
+        world.store.end_flush()
+        world.run()
+    (down,) = [each for each in events if isinstance(each, alerts)]
+    assert isinstance(down, QueueThresholdCrossedDownward)
+    assert down.messages <= 1990
+    assert stream.message_count < 1000
 
 
 def test_a_message_that_cannot_be_read_back_is_left_out(world: World) -> None:

@@ -354,11 +354,11 @@ class World:
         queue.residency.attach(queue, queue._consumers, queue._barriers)
         return queue
 
-    def stream(self, name: str, **arguments: Any) -> Stream:
-        """A stream, on the disk that waits; its arguments without x-, and with underscores."""
+    def stream(self, name: str, own: dict[str, Any] | None = None, **arguments: Any) -> Stream:
+        """A stream, on the disk that waits; its arguments by their names, or without x-, and with underscores."""
         factory, store = self.broker.queue_factory, self.store
         given = {f"x-{each.replace('_', '-')}": value for each, value in arguments.items()}
-        declared = typed_map({"x-queue-type": "stream", **given})
+        declared = typed_map({"x-queue-type": "stream", **given, **(own or {})})
         before, factory._store = factory._store, store  # type: ignore[assignment]
         factory.use_restore(restore_message)
         parsed = factory.read(name, declared, durable=True)
