@@ -259,6 +259,13 @@ def test_limits_of_users(option: int, lines: list[str], limits: dict[str, int | 
     assert {user: control.limit("connections", user) for user in limits} == limits
 
 
+@pytest.mark.parametrize(("lines", "limit"), [([], 3), (["quota queues 5 all"], 5)])
+def test_the_option_limits_queues_of_users_without_a_quota(lines: list[str], limit: int) -> None:
+    broker = Broker(BrokerSettings(queues_per_user=3), None, lambda _: None)
+    control, _ = use(broker, *lines)
+    assert control.limit("queues", "a@R") == limit
+
+
 def connected(world: World) -> Client:
     client = world.open_client(name=None)
     assert client.controls[-1][1] == "connection.open-ok"

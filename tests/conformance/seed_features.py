@@ -2,6 +2,7 @@
 
     python -m tests.conformance.seed_features          all rows, and the sums
     python -m tests.conformance.seed_features missing  those of one state: works, partly, missing, elsewhere, n/a
+    python -m tests.conformance.seed_features names    the arguments and options that they name, in the same form
 
 A row is a line `MARK feature; DOCUMENT:LINE ...`, with marks as in `STATES`, where a line may be a range, and more
 lines, indented: tests as paths below `tests`, with `::`; after `=`, what is missing, or why it does not apply. What is
@@ -686,6 +687,328 @@ TABLE: Final = """
 """
 
 
+NAMES: Final = """
+== Arguments of queues
++ qpid.policy_type; 003:415 004:23497 004:25371
+    broker/test_displacement.py::test_the_oldest_messages_make_room
++ qpid.max_count; 003:414 004:23499 004:25369
+    broker/test_queue_composition.py::test_max_count_limits_the_depth
++ qpid.max_size; 003:414 004:23498 004:25338
+    broker/test_displacement.py::test_a_ring_by_bytes
++ qpid.flow_stop_count; 000:2526 003:556
+    broker/test_flow_control.py::test_the_example_of_900_and_500
++ qpid.flow_stop_size; 000:2522 003:552
+    broker/test_flow_control.py::test_flow_resumes_only_below_both_thresholds
++ qpid.flow_resume_count; 000:2527 003:558
+    broker/test_flow_control.py::test_the_example_of_900_and_500
++ qpid.flow_resume_size; 000:2525 003:554
+    broker/test_flow_control.py::test_flow_resumes_only_below_both_thresholds
++ x-qpid-capacity; 004:23513
+    broker/protocols/test_arguments.py::test_an_argument_has_its_effect
++ x-qpid-flow-resume-capacity; 004:23514
+    broker/protocols/test_arguments.py::test_an_argument_has_its_effect
++ qpid.alert_count; 003:427 003:446
+    broker/protocols/test_streams.py::test_alerts_are_raised_when_a_stream_fills_up_and_when_retention_has_emptied_it
++ qpid.alert_size; 003:427 003:447
+    broker/protocols/test_streams.py::test_alerts_are_raised_when_a_stream_fills_up_and_when_retention_has_emptied_it
++ qpid.alert_repeat_gap; 003:437 003:448
+    broker/protocols/test_queue_watches.py::test_a_large_message_raises_an_alert
++ x-qpid-maximum-message-count; 003:446 004:23511
+    broker/test_queue_arguments.py::test_other_names_of_alerts
++ x-qpid-maximum-message-size; 003:447 004:23510
+    broker/test_queue_arguments.py::test_other_names_of_alerts
++ x-qpid-minimum-alert-repeat-gap; 003:448 004:23512
+    broker/test_queue_arguments.py::test_other_names_of_alerts
++ x-qpid-maximum-message-age; 004:23509
+    broker/protocols/test_queue_watches.py::test_an_old_message_raises_an_alert
++ no-local; 003:451 004:23491
+    broker/test_queue_composition.py::test_messages_published_by_the_owner_are_dropped
++ qpid.last_value_queue; 000:2308 003:463 004:23502
+    broker/protocols/test_queue_watches.py::test_lvq_keeps_the_place_of_what_is_replaced_as_the_guide_shows_it
++ qpid.last_value_queue_no_browse; 000:2308 003:463 004:23503
+    broker/protocols/test_queue_watches.py::test_lvq_no_browse_replaces_browsed_messages_in_place
++ qpid.last_value_queue_key; 000:2254 004:34059
+    broker/test_displacement.py::test_the_book_s_example
++ qpid.priorities; 003:465 003:466
+    broker/protocols/test_arguments.py::test_an_argument_has_its_effect
++ x-qpid-priorities; 004:23508
+    system/test_queue_kinds.py::test_a_ring_by_priority_has_the_most_urgent_after_a_kill
++ qpid.group_header_key; 000:2741
+    system/test_queue_kinds.py::test_a_group_is_with_one_consumer_at_a_time
++ qpid.shared_msg_group; 000:2742
+    system/test_queue_kinds.py::test_a_group_is_with_one_consumer_at_a_time
++ qpid.msg_sequence; 004:23504
+    broker/test_displacement.py::test_numbers_on_the_queue_have_gaps_where_messages_were_discarded
++ qpid.queue_event_generation; 000:2375 003:1200 004:13046
+    system/test_broker_replication.py::test_a_queue_follows_that_of_another_broker
++ qpid.trace.id; 004:23506
+    broker/protocols/test_traces.py::test_the_queue_adds_its_name_once
++ qpid.trace.excludes; 004:23507
+    broker/protocols/test_arguments.py::test_an_argument_has_its_effect
++ qpid.file_count; 003:663 004:23500
+    broker/test_topology_storage.py::TestGeometry::test_by_the_arguments
++ qpid.file_size; 003:663 004:23501
+    broker/test_topology_storage.py::TestGeometry::test_by_the_arguments
+~ qpid.persist_last_node; 004:25375 004:25480
+    broker/protocols/test_arguments.py::test_argument_without_effect_is_logged
+    = ignored, with a line in the log
+~ qpid.replicate; 000:3025 000:3035
+    broker/protocols/test_arguments.py::test_unimplemented_argument_is_refused_by_name
+    = refused by its name
+~ alternate-exchange; 003:412
+    broker/protocols/test_arguments.py::test_unimplemented_argument_is_refused_by_name
+    = refused by its name: it is a field of the declaration
+== Arguments of exchanges
++ qpid.msg_sequence; 000:705 003:378 004:23470
+    conformance/test_exchange_options.py::TestSequence::test_messages_are_numbered_from_0_in_an_int64
++ qpid.ive; 000:733 003:380 004:23469
+    conformance/test_exchange_options.py::TestInitialValue::test_late_binding_gets_the_last_message
+~ qpid.replicate; 000:3025
+    broker/protocols/test_arguments.py::test_unimplemented_argument_is_refused_by_name
+    = refused by its name
+== Arguments of bindings
++ qpid.exclusive-binding; 000:743 003:388 004:12684
+    conformance/test_exchange_options.py::TestExclusiveBinding::test_every_message_goes_to_exactly_one_queue
++ x-match; 004:25355 004:29448
+    broker/test_exchanges_headers.py::TestAllAndAny::test_all
++ xquery; 004:912
+    broker/protocols/test_exchange_types.py::test_xml_binding
++ x-filter-jms-selector; 004:23481
+    broker/protocols/test_selectors_everywhere.py::test_a_binding_counts_for_messages_that_its_selector_matches
++ qpid.fed.origin; 004:23480
+    broker/protocols/test_arguments.py::test_an_argument_has_its_effect
+== Arguments of subscriptions
++ x-filter-jms-selector; 004:23522
+    broker/protocols/test_selectors_everywhere.py::test_consumers_of_0_9_1_have_selectors
++ x-filter-no-consume; 004:23523
+    broker/protocols/test_selectors_everywhere.py::test_a_consumer_that_does_not_consume_leaves_messages
++ x-filter-auto-close; 004:23524
+    broker/protocols/test_selectors_everywhere.py::test_a_consumer_closes_when_there_is_nothing_for_it
+== Options of the broker
++ help; 000:175 000:177
+    system/test_qpidd_start.py::test_help_shows_a_module_s_options_when_it_is_loaded
++ version; 000:251 004:27910
+    system/test_qpidd_start.py::test_version
++ config; 000:253 000:373
+    system/test_qpidd_start_options.py::test_a_broker_that_a_file_describes
++ module-dir; 000:255 004:11265
+    system/test_qpidd_start_options.py::test_the_store_of_a_directory_of_modules
++ load-module; 000:257 000:366
+    system/test_qpidd_start.py::test_help_shows_a_module_s_options_when_it_is_loaded
++ no-module-dir; 000:259 004:26691
+    broker/test_options_sources.py::test_which_directory_of_modules
++ data-dir; 000:189 000:262
+    system/test_qpidd_start.py::test_a_killed_broker_s_directory_needs_no_tidying
++ no-data-dir; 000:183 000:264
+    system/test_qpidd_start.py::test_no_data_directory
++ port; 000:268 004:27922
+    system/test_qpidd_start.py::test_a_port_given_as_an_option_is_not_printed
++ max-connections; 000:271 000:2030
+    broker/test_server_sockets.py::test_no_more_connections_than_allowed
++ connection-backlog; 000:273 004:27925
+    broker/test_server_sockets.py::test_as_many_clients_as_may_connect_can_come_at_once
++ staging-threshold; 000:276 004:27927
+    broker/test_paged_queues.py::test_large_messages_leave_memory_unless_they_are_consumed_at_once
++ mgmt-enable; 000:278 004:27928
+    system/test_broker_management.py::test_management_is_switched_off
++ mgmt-pub-interval; 000:280 004:27929
+    system/test_management_hostile.py::test_a_thousand_consoles
++ tcp-nodelay; 004:11365 004:11992
+    broker/test_server_sockets.py::test_small_segments_go_out_at_once_or_not
++ transport; 000:3434 004:18576
+    broker/test_options.py::test_invalid_option_is_refused_with_a_hint
++ watchdog-interval; 003:896 004:1975
+    system/test_watchdog.py::test_a_broker_whose_event_loop_stands_still_is_killed
++ enable-timestamp; 000:398 000:400
+    conformance/test_queue_publishing.py::test_each_message_has_the_time_at_which_it_came
++ max-session-rate; 004:24703
+    broker/protocols/test_session_rates.py::test_a_session_is_held_to_its_rate
++ daemon; 000:167 000:169
+    system/test_qpidd_start.py::test_a_daemon_is_ready_when_its_starter_returns
++ wait; 000:292 004:27936
+    system/test_qpidd_start.py::test_a_daemon_that_is_not_ready_in_time_is_ended
++ check; 000:295 004:27939
+    system/test_qpidd_start.py::test_a_daemon_is_ready_when_its_starter_returns
++ quit; 000:171 000:300
+    system/test_qpidd_start.py::test_a_daemon_is_ready_when_its_starter_returns
++ pid-dir; 004:11297 004:11301
+    broker/test_daemon.py::test_default_pid_directory_depends_on_the_user
++ trace; 000:302 004:27948
+    broker/test_plan.py::test_trace_logs_everything_that_is_not_disabled
++ log-enable; 000:304 000:314
+    broker/test_plan.py::test_trace_logs_everything_that_is_not_disabled
++ log-disable; 000:322 000:333
+    broker/test_plan.py::test_trace_logs_everything_that_is_not_disabled
++ log-time; 000:343 004:27959
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-level; 000:344 004:27960
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-source; 000:345 004:27961
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-thread; 000:346 004:27962
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-function; 000:347 004:27963
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-hires-timestamp; 000:348
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-category; 000:349
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-prefix; 000:350
+    broker/test_logs.py::test_line_shows_optional_parts
++ log-to-stderr; 000:352
+    broker/test_plan.py::test_where_the_log_goes
++ log-to-stdout; 000:353
+    broker/test_plan.py::test_where_the_log_goes
++ log-to-file; 000:354
+    broker/test_plan.py::test_where_the_log_goes
++ log-to-syslog; 000:355
+    broker/test_plan.py::test_where_the_log_goes
++ log-output; 004:11377 004:18200
+    broker/test_plan.py::test_where_the_log_goes
++ syslog-name; 000:357 004:11278
+    broker/test_logs.py::test_syslog
++ syslog-facility; 000:356 004:11278
+    broker/test_logs.py::test_syslog
++ auth; 000:239 004:18200
+    system/test_qpidd_start.py::test_no_auth
++ no-auth; 000:239 004:27898
+    broker/test_options_sources.py::test_other_names_are_the_same_option
++ realm; 000:227 004:18904
+    system/test_kerberos.py::test_a_ticket_lets_its_principal_in
++ auth-realm; 000:227 004:27884
+    broker/test_options_sources.py::test_other_names_are_the_same_option
++ acl-file; 000:1194 003:1348
+    system/test_broker_acl.py::test_rules_quotas_and_reloads
++ strict-acl-validation; 004:18776
+    system/test_qpidd_start_options.py::test_rules_without_effect_end_the_start_if_the_validation_is_strict
++ connection-limit-per-user; 000:2030 000:2034
+    broker/test_acl_control.py::test_limits_of_users
++ connection-limit-per-ip; 000:2030 000:2036
+    system/test_broker_acl.py::test_rules_quotas_and_reloads
++ max-queues-per-user; 000:2123 000:2132
+    broker/test_acl_control.py::test_the_option_limits_queues_of_users_without_a_quota
++ queue-limit-per-user; 000:2137
+    broker/test_acl_control.py::test_the_option_limits_queues_of_users_without_a_quota
++ ssl-cert-password-file; 000:2151 003:1549
+    broker/security/test_tls.py::test_a_key_with_a_password
++ ssl-port; 000:2169 003:1536
+    conformance/test_tls.py::test_a_port_of_its_own
++ ssl-require-client-authentication; 000:2170 003:1538
+    conformance/test_tls.py::test_each_client_must_have_a_certificate
++ ssl-sasl-no-dict; 000:2198 003:1542
+    conformance/test_tls.py::test_passwords_over_tls
++ require-encryption; 000:2180 003:1544
+    conformance/test_tls.py::test_only_encrypted_connections
++ default-queue-limit; 000:2507 003:547
+    conformance/test_flow_control.py::test_the_example_of_10000_bytes
++ default-flow-stop-threshold; 000:2497 000:2504
+    conformance/test_flow_control.py::test_the_example_of_10000_bytes
++ default-flow-resume-threshold; 000:2498 000:2504
+    conformance/test_flow_control.py::test_the_example_of_10000_bytes
++ default-event-threshold-ratio; 003:426
+    broker/test_alerts.py::test_80_percent_of_a_limit
++ default-message-group; 000:2762
+    system/test_queue_kinds.py::test_the_default_group
++ default-msg-group; 000:2767
+    system/test_queue_kinds.py::test_the_default_group
++ replication-queue; 000:2335 003:1190
+    system/test_broker_replication.py::test_a_queue_follows_that_of_another_broker
++ create-replication-queue; 000:2339 000:2343
+    system/test_broker_replication.py::test_a_queue_follows_that_of_another_broker
++ replication-listener-name; 000:2337 004:13005
+    broker/test_options.py::test_an_option_that_needs_another_one_is_reported_without_it
++ federation-tag; 000:1056
+    system/test_federation_ring.py::test_nothing_is_lost_and_nothing_loops_while_brokers_of_a_ring_are_killed
++ link-maintenance-interval; 000:1057 000:2849
+    broker/federation/test_bridges.py::test_a_link_that_is_lost_is_made_again_after_the_interval_of_the_option
++ link-heartbeat-interval; 000:1058 000:2850
+    broker/federation/test_bridges.py::test_links_have_the_heartbeats_of_the_option
++ known-hosts-url; 000:2844
+    system/test_failover.py::test_addresses_are_sent_when_a_queue_is_bound_and_when_they_change
+~ worker-threads; 000:269 004:24832
+    system/test_qpidd_start.py::test_an_option_without_effect_is_reported
+    = ignored, with a line in the log
+~ ack; 000:283
+    system/test_qpidd_start_options.py::test_options_that_have_no_effect_are_reported
+    = ignored, with a line in the log
+~ ssl-cert-db; 000:2149 000:2161
+    conformance/test_tls.py::test_mistakes_are_found_before_the_broker_starts
+    = refused by its name, with what to do instead
+~ ssl-cert-name; 000:2161 003:1526
+    broker/test_options.py::test_every_option_by_each_of_its_names
+    = refused by its name, with what to do instead
+~ ssl-use-export-policy; 000:2165 003:1528
+    broker/test_options.py::test_unsupported_option_may_be_switched_off
+    = refused by its name
+~ ha-cluster; 000:2840 000:2867
+    system/test_qpidd_start_options.py::test_a_broker_that_cannot_be_as_safe_as_configured_does_not_start
+    = refused by its name
+~ cluster-name; 003:786 003:811
+    broker/test_options.py::test_every_option_by_each_of_its_names
+    = refused by its name
+== Options of the store
++ store-dir; 003:646 004:24944
+    store/test_parameters.py::test_store_directory
++ store-directory; 000:376 004:27982
+    store/test_parameters.py::test_store_directory
++ num-jfiles; 000:388 003:675
+    store/test_parameters.py::test_a_journal_that_may_grow_starts_small_unless_its_size_is_set
++ jfile-size-pgs; 000:389 003:676
+    store/test_parameters.py::test_correction
++ wcache-page-size; 003:677 004:24948
+    store/test_parameters.py::test_a_page_that_does_not_fit_the_file_is_made_smaller
++ tpl-num-jfiles; 003:678 004:24976
+    system/test_broker_in_doubt.py::test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them
++ tpl-jfile-size-pgs; 003:679 004:24977
+    system/test_broker_in_doubt.py::test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them
++ tpl-wcache-page-size; 003:680 004:24978
+    store/test_parameters.py::test_a_cache_has_as_many_pages_as_qpidd_gives_it
++ truncate; 003:681 003:909
+    store/test_identity.py::test_truncate_discards_even_a_clean_store
+~ store-async; 000:379 004:27984
+    store/test_parameters.py::test_options_without_use_are_accepted_with_a_notice
+    = ignored, with a line in the log
+~ store-force; 000:383 004:27986
+    store/test_parameters.py::test_options_without_use_are_accepted_with_a_notice
+    = ignored, with a line in the log
+== Options of clients
++ reconnect; 000:3064 003:888
+    broker/client/test_failures.py::test_messages_survive_a_kill
++ reconnect_urls; 000:3074
+    broker/client/test_address.py::test_options_as_words_or_values
++ heartbeat; 000:3068 003:889
+    broker/client/test_failures.py::test_heartbeats_find_a_broker_that_stands_still
++ heartbeat of a Java URL; 000:3105
+    broker/client/test_address.py::test_java_urls_have_heartbeats_and_the_failover_exchange
++ idle_timeout; 003:883
+    broker/client/test_address.py::test_java_urls_have_heartbeats_and_the_failover_exchange
++ failover_exchange; 000:3100 003:879
+    broker/client/test_address.py::test_java_urls_have_heartbeats_and_the_failover_exchange
++ QPID_SSL_CERT_DB; 000:2193 003:1553
+    broker/security/test_tls.py::test_the_environment_of_the_c_plus_plus_client
++ QPID_SSL_CERT_NAME; 000:2194 003:1554
+    broker/security/test_tls.py::test_the_environment_of_the_c_plus_plus_client
++ QPID_SSL_CERT_PASSWORD_FILE; 000:2192 003:1552
+    broker/security/test_tls.py::test_the_environment_of_the_c_plus_plus_client
+~ QPID_SSL_USE_EXPORT_POLICY; 000:2191 003:1551
+    broker/security/test_tls.py::test_the_environment_of_the_c_plus_plus_client
+    = refused by its name
++ brokerlist; 004:34995-35030
+    broker/client/test_address.py::test_urls_of_the_java_client_are_read
++ maxprefetch; 004:34995-35030
+    broker/client/test_address.py::test_urls_of_the_java_client_are_read
++ routingkey; 004:34903-34990
+    broker/client/test_messaging.py::test_binding_urls
++ create; 000:2260 003:466
+    broker/client/test_messaging.py::test_queue_with_options
++ x-declare; 000:2260 003:466
+    broker/client/test_messaging.py::test_queue_with_options
++ mode; 000:2299
+    broker/client/test_messaging.py::test_browsing
+"""
+"""The arguments and options that they name: `+` has the effect that the test shows, `~` is refused or reported."""
+
+
 class Feature(NamedTuple):
     """One row.
 
@@ -725,8 +1048,10 @@ def features(table: str = TABLE) -> Iterator[Feature]:
 
 
 def main(wanted: str = "") -> None:
-    """Print the rows, all or those of one state, and how many there are of each."""
-    rows = list(features())
+    """Print the rows, all or those of one state, and how many there are of each; or those of `NAMES`."""
+    rows, what = list(features()), "features"
+    if wanted == "names":
+        rows, what, wanted = list(features(NAMES)), "names", ""
     for area, group in groupby(rows, lambda row: row.area):
         for number, row in enumerate(row for row in group if row.state in (wanted or row.state)):
             print(*(("", area) if number == 0 else ()), sep="\n", end="\n" if number == 0 else "")
@@ -734,7 +1059,7 @@ def main(wanted: str = "") -> None:
             for line in (*row.tests, *([row.note] if row.note else ())):
                 print(f"{'':12}{line}")
     sums = Counter(row.state for row in rows)
-    print(f"\n{len(rows)} features: {', '.join(f'{sums[state]} {state}' for state in STATES.values())}")
+    print(f"\n{len(rows)} {what}: {', '.join(f'{sums[state]} {state}' for state in STATES.values())}")
 
 
 if __name__ == "__main__":

@@ -326,7 +326,7 @@ def test_urls_of_the_java_client_are_read(text: str, expected: Url) -> None:
     ("text", "what"),
     [
         ("amqp://guest:guest@test?brokerlist='vm://:1;vm://:2'", "'vm://:1' is not tcp://host"),
-        ("amqp:///t?brokerlist='tcp://a'&failover='never'", "failover is singlebroker, roundrobin or nofailover"),
+        ("amqp:///t?brokerlist='tcp://a'&failover='never'", "failover is one of singlebroker, roundrobin, nofailover"),
         ("amqp:///t?brokerlist='tcp://a?retries='x''", "retries='x' is not a number"),
         ("amqp:///t?brokerlist='tcp://a?colour='red''", "are not the options retries, ssl"),
         ("amqp:///t?brokerlist=tcp://a", "with a value in quotes"),

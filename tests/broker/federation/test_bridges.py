@@ -276,6 +276,26 @@ def test_closing_a_link_closes_its_bridges() -> None:
     assert linked.worlds[1].broker.default_host.queues == {}
 
 
+@pytest.mark.parametrize("seconds", [7, 120])
+def test_links_have_the_heartbeats_of_the_option(seconds: int) -> None:
+    linked = Linked("near", "far", link_heartbeat_seconds=seconds)
+    linked.link(0, 1)
+    connection = linked.federations[0].links["link-0-1"].connection
+    assert connection is not None
+    assert connection.heartbeat == seconds
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5.0])
+def test_a_link_that_is_lost_is_made_again_after_the_interval_of_the_option(seconds: float) -> None:
+    linked = Linked("near", "far", link_maintenance_seconds=seconds)
+    linked.link(0, 1)
+    link = linked.federations[0].links["link-0-1"].link
+    waits: list[float] = []
+    link._call_later = lambda wait, _function: waits.append(wait) or Mock()
+    link._lost(link._number, "Closed by peer")
+    assert waits == [seconds]
+
+
 def test_a_link_over_tls_learns_only_addresses_with_tls() -> None:
     link = Link(Mock(), Remote("one", 5671, "ssl"), Mock(), Mock())
     link.learn(remotes_in("amqp:tcp:one:5672,ssl:two:5671"))
