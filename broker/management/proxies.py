@@ -7,7 +7,7 @@
     _query_request OBJECT, OBJECT_ID           G for the object, or for each class; g for each object; z
     _method_request                            M; m
     agent.ind.event.…, _data_indication        console.event.1.BANK.…: e
-    agent.ind.data.…, _data_indication         console.obj.1.BANK.…: c, i and g
+    agent.ind.data.…, _data_indication         console.obj.1.BANK.…, in AM1 mgmt.SYSTEM.…: c, i and g
 
 An agent has the name `qmf1:LABEL:SYSTEM-BANK` on `qmf.default.direct`, and an object the name PACKAGE:CLASS:ID, with
 its id in version 1. The broker's requests go to the agent's key on `qpid.management`; the answers to the key
@@ -18,7 +18,8 @@ access rules), may call the method (lookup 8), and may publish to the agent's ke
 
 Agents of AM1, the form of Qpid M3, are located, queried and called likewise, in their form. An object of theirs is
 found among those of its class, also before a method is called: the call does not say the class, which the permission
-is for. What they publish unasked reaches consoles of AM1 only: its keys do not name the agent.
+is for. What they publish has the keys mgmt.SYSTEM.prop.PACKAGE.CLASS and mgmt.SYSTEM.stat.…, which name the system of
+the agent.
 
 Limits: requests under way, the time and the bytes of an answer, the elements of a class. All of it is done in time
 slices. An answer about one object has that object, or none, whatever the agent sends.
@@ -97,7 +98,9 @@ TIMEOUT: Final = 10.0
 """Seconds without any message of an answer."""
 MAX_OVERHEARD_BYTES: Final = 4 << 20
 """Of publications of agents that wait to be published again."""
-_OVERHEARD: Final = ("console.event.1.", "console.obj.1.")
+_MGMT: Final = "mgmt"
+_OVERHEARD: Final = ("console.event.1.", "console.obj.1.", f"{_MGMT}.")
+_KINDS_OF_AM1: Final = ("prop", "stat")
 _WORDS: Final = dict(SEVERITIES.values())
 _VENDOR: Final = "qmf1"
 _MAX_DIGITS: Final = 9  # of a bank, which has 28 bits
@@ -209,17 +212,27 @@ class Proxies:
 
     def overhears(self, key: str) -> bool:
         """Whether a message with this key is a publication of an agent, to be given to `overheard`."""
-        return key.startswith(_OVERHEARD) and self._publisher_of(key) is not None
+        return key.startswith(_OVERHEARD) and bool(self._publishers_of(key))
 
-    def _publisher_of(self, key: str) -> RemoteAgent | None:
-        bank = key.split(".", 4)[3]
+    def _publishers_of(self, key: str) -> list[RemoteAgent]:
+        """The agents whose key this may be."""
+        first, *parts = key.split(".", 4)
+        if first == _MGMT:
+            is_of_object = len(parts) == 4 and parts[1] in _KINDS_OF_AM1
+            of_am1 = (each for each in self._agents if each.dialect is Dialect.AM1) if is_of_object else ()
+            return [each for each in of_am1 if str(each.system_id) == parts[0].lower()]
+        bank = parts[2]
         agent = self._agents.of_bank(int(bank)) if bank.isdecimal() and len(bank) <= _MAX_DIGITS else None
-        return agent if agent is not None and agent.dialect is Dialect.AM2 else None
+        return [agent] if agent is not None and agent.dialect is Dialect.AM2 else []
+
+    def _publisher_of(self, key: str, peer: str) -> RemoteAgent | None:
+        """The agent that has published something with this key on its connection."""
+        return next((each for each in self._publishers_of(key) if each.peer == peer), None)
 
     def overheard(self, caller: Caller, key: str, body: bytes) -> bool:
         """A message that an agent has published. Returns whether `publish_overheard` is to be run for it."""
-        agent, is_first = self._publisher_of(key), not self._overheard
-        if agent is None or agent.peer != caller.remote_host or not self._is_heard(agent, key):
+        agent, is_first = self._publisher_of(key, caller.remote_host), not self._overheard
+        if agent is None or not self._is_heard(agent, key):
             return False
         if self._overheard_bytes + len(body) > MAX_OVERHEARD_BYTES:
             text = 'A publication of management agent "%s" does not reach consoles of version 2: there are too many'
@@ -231,7 +244,7 @@ class Proxies:
 
     def _is_heard(self, agent: RemoteAgent, key: str) -> bool:
         """Whether a queue is bound for what an agent has published with this key, as far as the key tells."""
-        package, _, name = key.split(".", 4)[-1].rpartition(".")
+        package, _, name = key.split(".", 4 if agent.dialect is Dialect.AM2 else 3)[-1].rpartition(".")
         of, words = (package, name, b""), _WORDS.values() if key.startswith(_OVERHEARD[0]) else ("",)
         return any(self._outbox.is_heard(TOPIC, _indication_key(of, word, agent)) for word in words)
 
@@ -258,11 +271,11 @@ class Proxies:
         while at < len(body):
             if self._managed.slices.is_over:
                 await self._managed.slices.next()
-            message = _decoded(body, at)
+            message = _decoded(body, at, agent.dialect)
             if message.opcode not in "ecig":
                 raise _unreadable(f"it has published {message.opcode}")
             key = message.fields["package"], message.fields["class"], message.fields["hash"]
-            found = self._agents.find(key, Dialect.AM2)
+            found = self._agents.find(key, agent.dialect)
             if found is None or found.bank != agent.agent_bank:
                 raise _unreadable("it has not described the class of what it has published")
             of, is_event = _class_of(found), message.opcode == "e"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.management.classes import CLASSES, classes_named
-from qstore.broker.management.outbox import VERSION_1
+from qstore.broker.management.outbox import TOPIC, VERSION_1
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.queues.queue import Queue
@@ -39,6 +39,7 @@ from tests.support.management_console import Console, take
 from tests.support.management_console import Reply as ManagementReply
 
 _AGENT = Publisher("192.0.2.9:9")
+_STRANGER = Publisher("192.0.2.8:8")
 _HASH = bytes(range(16))
 AM1 = Dialect.AM1
 
@@ -388,6 +389,53 @@ def test_agents_answer_consoles_of_version_2() -> None:
         (reply,) = await do("_method_request", other, called)
         assert "there is no object" in reply.values["error_text"]
         assert asked == [{"_class": "sensor", "_package": "com.example"}], "a call would not say the class"
+
+    play_with_console(scene)
+
+
+def content(opcode: str) -> bytes:
+    """What the agent publishes of the attic."""
+    values = {
+        "c": encode("sstr", "n7") + encode("objId64", _ATTIC),
+        "i": encode("double", 20.5),
+    }[opcode]
+    return encode_message(opcode, 0, "com.example", "sensor", _HASH, 3, 1, 0, _ATTIC, rest=values, dialect=AM1)
+
+
+_SYSTEM: Final = str(UUID(int=0))
+
+
+def test_what_agents_publish_reaches_consoles_of_both_forms() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        await announce(stage, console, _SENSOR)
+        old = await listen(stage, "mgmt.*.prop.#")
+        heard = await stage.topology.declare_queue("version 2")
+        await stage.topology.bind("version 2", TOPIC, "agent.ind.data.com_example.sensor.#")
+
+        async def publish(key: str, body: bytes, publisher: Publisher = _AGENT) -> list[ManagementReply]:
+            console.send(None, body, exchange=VERSION_1, key=key, publisher=publisher, reply_to=None)
+            await console.settle()
+            return take(heard)
+
+        (properties,) = await publish(f"mgmt.{_SYSTEM}.prop.com_example.sensor", content("c"))
+        assert bodies(old) == [content("c")]
+        assert (properties.headers["qmf.content"], properties.headers["qmf.agent"]) == ("_data", _NAME)
+        (statistics,) = await publish(f"mgmt.{_SYSTEM}.stat.com_example.sensor", content("i"))
+        (first,), (second,) = properties.content, statistics.content
+        assert first["_values"] == {"name": "n7", "parent": {"_object_name": str(_ATTIC)}}
+        assert second["_values"] == {"celsius": 20.5}
+        for each in (first, second):
+            name = {"_object_name": f"com.example:sensor:{_ATTIC}", "_agent_name": _NAME}
+            assert each["_object_id"] == name
+        for key, publisher in (
+            (f"mgmt.{UUID(int=1)}.prop.com_example.sensor", _AGENT),
+            (f"mgmt.{_SYSTEM}.schema.com_example.sensor", _AGENT),
+            (f"mgmt.{_SYSTEM}.prop.com_example", _AGENT),
+            ("mgmt.", _AGENT),
+            (f"mgmt.{_SYSTEM}.prop.com_example.sensor", _STRANGER),
+        ):
+            assert await publish(key, content("c"), publisher) == []
+        assert await publish(f"mgmt.{_SYSTEM}.prop.com_example.sensor", content("c")[:-4]) == []
 
     play_with_console(scene)
 

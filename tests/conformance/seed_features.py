@@ -531,6 +531,7 @@ TABLE: Final = """
     broker/test_proxies.py::test_methods
     broker/test_proxies.py::test_events_and_objects_reach_consoles_of_both_versions
     broker/test_qmf_am1.py::test_agents_answer_consoles_of_version_2
+    broker/test_qmf_am1.py::test_what_agents_publish_reaches_consoles_of_both_forms
     system/test_broker_management.py::test_events_of_an_agent_of_version_1_reach_consoles_of_version_2
 + a library for agents: classes, objects, events, methods; 004:21760-21880 004:21921-21975
     broker/console/test_agent_library.py::test_objects_and_classes
