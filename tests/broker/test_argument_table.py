@@ -166,7 +166,7 @@ def test_a_name_without_a_row_has_no_meaning(name: str) -> None:
 def test_argument_with_an_effect_only_elsewhere_is_ignored() -> None:
     arguments = typed_map({"qpid.file_count": 8, "qpid.auto_delete_timeout": 3})
     assert [str(found) for found in lacking(Of.QUEUE, arguments)] == [
-        "qpid.file_count is ignored: it has an effect only for durable queues",
+        "qpid.file_count is ignored: it has an effect only for durable queues of a broker with a store",
         "qpid.auto_delete_timeout is ignored: it has an effect only for auto-delete queues",
     ]
     assert lacking(Of.BINDING, typed_map({"x-match": "all", "colour": "red"}), ("headers",)) == []
