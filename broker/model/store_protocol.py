@@ -372,8 +372,13 @@ class Store(Protocol):
     def fill_ahead(self) -> None:
         """Prepare the next small flushes. Call this when nothing waits for the disk, and all output is sent."""
 
-    def collect(self, timeout: float | None = 0.0) -> None:
-        """Process completed disk operations, and run callbacks. Waits `timeout` seconds for one (None: no limit)."""
+    def collect(self, timeout: float | None = 0.0, *, begins: bool = True) -> None:
+        """Process completed disk operations, and run callbacks.
+
+        Args:
+            timeout: seconds to wait for an operation; None for no limit.
+            begins: whether to begin to write what is due; if not, `drained` must follow.
+        """
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` is due; -1 if there is none."""

@@ -50,6 +50,10 @@ _LOG: Final = log_of("Broker")
 class Worker(Protocol):
     """A session, as a tick sees it: it has received commands, and has a `CompletionLedger` for them."""
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether its peer, as it seems, sends nothing more until what it has sent is done."""
+
     def complete_received(self) -> Runs:
         """Complete all its commands that do not wait. Returns the runs of those that wait for the disk."""
 
@@ -287,7 +291,9 @@ class Tick:
         outputs: connections that have output.
         flushes_under_way, transactions_under_way: urgent batches, and transactions, that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
-        is_idle: whether the event loop has nothing else to do, so that the store may block it.
+        is_idle: whether the event loop has nothing else to do, so that the store may block it; gets the number of
+            peers with input since the last call that send nothing more until the disk is done, and of flushes that are
+            waited for.
         ended: called after a tick when nothing waits for the disk.
         is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
@@ -321,7 +327,7 @@ class Tick:
         self.gatherings: dict[Gathering, None] = {}
         self.flushes_under_way = self.transactions_under_way = 0
         self.interrupted: Callable[[], None] = lambda: None
-        self.is_idle: Callable[[], bool] = lambda: False
+        self.is_idle: Callable[[int, int], bool] = lambda _waiting, _flushes: False
         self.ended: Callable[[], None] = lambda: None
         self.tracer: Tracer | None = None
 
@@ -420,12 +426,12 @@ class Tick:
         """
         for queue in self.written:
             if queue.is_early:
-                return self._is_at_rest()
+                return self.flushes_under_way <= 1 and self._is_at_rest(0)
         return False
 
-    def _is_at_rest(self) -> bool:
-        """Whether the event loop has nothing else to do: no work in turns, no flush but that of this tick, no input."""
-        return not self.turns and self.is_idle() and self.flushes_under_way <= 1
+    def _is_at_rest(self, waiting: int) -> bool:
+        """Whether the event loop has nothing else to do: no work in turns, no input but of peers that wait."""
+        return not self.turns and self.is_idle(waiting, self.flushes_under_way)
 
     def _answer_awaited(self) -> None:
         """Answer waiting peers before messages are delivered, so that they continue meanwhile."""
@@ -447,10 +453,12 @@ class Tick:
         if self.gatherings:
             self.put_gathered()
         held: list[tuple[Worker, Runs]] = []
+        waiting = 0
         for worker in self.workers:
             runs = worker.complete_received()
             if runs:
                 held.append((worker, runs))
+                waiting += worker.is_in_step
         later, self._later = self._later, []
         store = self._store
         if self.journals:
@@ -462,7 +470,7 @@ class Tick:
                 callback(None)
         if store is not None:
             is_urgent, self.is_urgent = self.is_urgent, False
-            store.drained(is_idle=may_block and self._is_at_rest(), is_urgent=is_urgent)
+            store.drained(is_idle=may_block and self._is_at_rest(waiting), is_urgent=is_urgent)
 
     def _wait_for_disk(self, held: list[tuple[Worker, Runs]], later: list[Callable[[Exception | None], None]]) -> None:
         """Tell the store who waits for the records of this tick."""

@@ -5,6 +5,10 @@ slept for `IDLE_GAP`, and has since had no more input than `FEW`. Two, because a
 before the next message: when that one made the loop count as busy, a client with a consumer waited 0.26 ms for each
 confirm instead of 0.16 (compiled; `tests/bench/bench_latency`, one at a time, consumed).
 
+It is idle, too, if all its input came from peers that send nothing more before the disk is done, however many they are.
+They would fall into two groups otherwise, one of which is served while the other one waits for the disk. Now the next
+messages gather while the loop waits: so fewer syncs are shared by more of them, and none needs another thread.
+
 **Busy polling**: for a moment after a tick, the event loop polls for input instead of sleeping. A client that
 waits for each answer sends its next message within microseconds. To sleep and to be woken meanwhile takes longer than
 that: two context switches, in a virtual machine an exit to its host, and cold caches afterwards. So polling takes less
@@ -46,7 +50,10 @@ class BusyPoll:
         processors: how many this process may use.
     """
 
-    __slots__ = ("_call_soon", "_clock", "_ended", "_inputs", "_is_allowed", "_is_polling", "_last_work", "_score")
+    __slots__ = (
+        "_call_soon", "_clock", "_ended", "_inputs", "_is_allowed", "_is_polling", "_last_work", "_others", "_score",
+        "_seen",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,11 +68,20 @@ class BusyPoll:
         self._is_polling = False
         self._last_work = 0.0
         self._inputs = 0  # since the loop has slept
+        self._others = 0  # those of them after which no peer waits for the disk
+        self._seen = 0  # inputs that were divided between these and the rest
 
-    def is_idle(self) -> bool:
-        """Whether the event loop has nothing else to do than the current work, which ends now."""
+    def is_idle(self, waiting: int, flushes: int) -> bool:
+        """Whether the event loop has nothing else to do than the current work, which ends now.
+
+        Args:
+            waiting: how many peers have sent input since the last call, and send nothing more before the disk is done.
+            flushes: how many flushes are waited for, with that of this tick.
+        """
         self._last_work = self._clock()
-        return self._inputs <= FEW
+        fresh, self._seen = self._inputs - self._seen, self._inputs
+        self._others += max(0, fresh - waiting)
+        return not self._others or (fresh > 0 and self._inputs <= FEW and flushes <= 1)
 
     def worked(self) -> None:
         """The event loop has done some work without input."""
@@ -74,7 +90,10 @@ class BusyPoll:
     def begins(self) -> None:
         """Input has arrived."""
         now = self._clock()
-        self._inputs = 1 if now - self._last_work > IDLE_GAP else self._inputs + 1
+        if now - self._last_work > IDLE_GAP:
+            self._inputs, self._others, self._seen = 1, 0, 0
+        else:
+            self._inputs += 1
         self._last_work = now
         ended = self._ended
         if ended:

@@ -193,7 +193,7 @@ class Server:
         """The store has completed disk operations."""
         assert self.broker.store is not None
         try:
-            self.broker.store.collect()
+            self.broker.store.collect(begins=False)  # the tick's end does that, and knows whether the loop is idle
         except MemoryError:
             self.broker.memory.exhausted("The store")
             self.broker.tick.interrupted()

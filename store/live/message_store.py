@@ -461,11 +461,12 @@ class MessageStore:
         """Take a snapshot that another process reads; `done` gets it, and must have it released later, or the error."""
         self._shared.take(done)
 
-    def collect(self, timeout: float | None = 0.0) -> None:
+    def collect(self, timeout: float | None = 0.0, *, begins: bool = True) -> None:
         """Process completed disk work, and call the callbacks.
 
         Args:
             timeout: seconds to wait for a completion, if anything is under way; None for no limit.
+            begins: whether to begin to write what is due; if not, `drained` must follow.
         """
         self._background.collect()
         self._reads.collect()
@@ -473,10 +474,11 @@ class MessageStore:
         if is_busy and self.fileno() >= 0 and self._poller is not None:
             self._poller.poll(timeout)
             timeout = 0.0
-        self._flusher.collect(timeout)
+        self._flusher.collect(timeout, begins=begins)
         self._background.collect()
         self._reads.collect()
-        self._flusher.start()
+        if begins:
+            self._flusher.start()
 
     def is_watched(
         self,

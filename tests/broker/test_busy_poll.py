@@ -101,7 +101,7 @@ def test_a_loop_that_has_slept_is_idle_for_a_few_inputs() -> None:
     loop.now += IDLE_GAP * 2
     for number in range(1, FEW + 3):
         loop.poll.begins()
-        assert loop.poll.is_idle() == (number <= FEW)
+        assert loop.poll.is_idle(0, 1) == (number <= FEW)
         loop.now += IDLE_GAP / 10
 
 
@@ -109,7 +109,7 @@ def test_a_loop_that_waited_for_the_disk_has_slept() -> None:
     loop = Loop()
     for _ in range(FEW + 5):
         loop.poll.begins()
-        assert loop.poll.is_idle()
+        assert loop.poll.is_idle(0, 1)
         loop.now += IDLE_GAP * 2  # the disk
 
 
@@ -120,4 +120,51 @@ def test_long_work_does_not_count_as_sleep() -> None:
         loop.poll.begins()
         loop.now += IDLE_GAP * 10
         loop.poll.worked()
-    assert not loop.poll.is_idle()
+    assert not loop.poll.is_idle(0, 1)
+
+
+def test_peers_that_wait_for_the_disk_leave_the_loop_idle() -> None:
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    for _ in range(10):
+        for _ in range(20):
+            loop.poll.begins()
+        assert loop.poll.is_idle(20, 2)
+        loop.now += IDLE_GAP / 10
+
+
+def test_input_of_others_besides_keeps_the_loop_busy_until_it_sleeps() -> None:
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    for count in (21, 20, 20):
+        for _ in range(count):
+            loop.poll.begins()
+        assert not loop.poll.is_idle(20, 2)
+        loop.now += IDLE_GAP / 10
+    loop.now += IDLE_GAP * 2
+    for _ in range(20):
+        loop.poll.begins()
+    assert loop.poll.is_idle(20, 2)
+
+
+def test_peers_of_one_connection_do_not_stand_for_others() -> None:
+    """Several sessions may wait after one input: they make up for no input of a later tick."""
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    loop.poll.begins()
+    assert loop.poll.is_idle(20, 2)
+    for _ in range(FEW):
+        loop.poll.begins()
+    assert not loop.poll.is_idle(0, 1)
+
+
+def test_a_peer_that_goes_on_sending_finds_the_loop_idle_for_its_first_flush() -> None:
+    """What comes during that one waits for the next, which a thread does: so the loop reads meanwhile."""
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    loop.poll.begins()
+    assert loop.poll.is_idle(0, 1)
+    loop.now += IDLE_GAP / 10
+    assert not loop.poll.is_idle(0, 1)
+    loop.poll.begins()
+    assert not loop.poll.is_idle(0, 2)

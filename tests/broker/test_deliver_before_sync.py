@@ -38,7 +38,7 @@ def test_an_idle_loop_delivers_first_and_does_not_block(model: Model) -> None:
     queue = early(model)
     seen: list[int] = []
     model.consumer(queue, on_delivery=lambda entry: (seen.append(len(model.store.waiting)), queue.dequeue(entry)))
-    model.tick.is_idle = lambda: True
+    model.tick.is_idle = lambda _waiting, _flushes: True
     model.publish("q", b"1")
     model.tick.end()
     assert seen == [0]

@@ -19,6 +19,7 @@ class Session:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
         self.held: Runs = []
+        self.is_in_step = False
         self.when_notified: Callable[[], None] = lambda: None
 
     def complete_received(self) -> Runs:
@@ -234,6 +235,21 @@ def test_the_removal_by_a_delivery_is_appended_in_the_same_tick(model: Model) ->
     assert (model.store.flushed, model.store.patient) == ([], [])
     assert queue.journal.live == {}
     assert len(model.store.may_block) == 2, "the store is told after the delivery, too"
+
+
+def test_the_loop_learns_how_many_peers_wait_for_the_disk(model: Model, log: list[str]) -> None:
+    """Those that have nothing to wait for, or go on sending meanwhile, do not count."""
+    model.queue("q", durable=True)
+    asked: list[int] = []
+    model.tick.is_idle = lambda waiting, _flushes: bool(asked.append(waiting))
+    sessions = [Session(str(number), log) for number in range(4)]
+    for number, session in enumerate(sessions):
+        session.is_in_step = number != 0
+        session.held = [[0, 0]] if number != 1 else []
+        model.tick.workers[session] = None
+    model.publish("q", b"1")
+    model.tick.end()
+    assert asked == [2]
 
 
 def test_a_flush_that_fails_fails_those_that_were_held(model: Model, log: list[str]) -> None:

@@ -49,6 +49,7 @@ from qstore.store.journal.write.live_records import RestingRecords
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done as StoreDone
 from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.sync.threads import IdleSync
 from tests.faults.broker_process import tiny_portions
 from tests.support.bodies import joined
 
@@ -253,6 +254,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "rejected and not moved": partial(patch.object, Router, "move", _drop_rejected),
     "transaction in single records": partial(patch.object, LocalTransaction, "_write", _write_one_by_one),
     "commit completed before the sync": partial(patch.object, LocalTransaction, "commit", _commit_at_once),
+    "completed by an idle loop that does not sync": partial(patch.object, IdleSync, "sync", lambda *_: None),
     "released to the end": partial(patch.object, Queue, "release", _release_at_the_end),
     "released without a mark": partial(patch.object, Queue, "release", _release_unmarked),
     "delivered messages not saved": partial(patch.object, Queue, "delivered_rids", _nothing_delivered),

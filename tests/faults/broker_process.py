@@ -296,7 +296,7 @@ class BrokerProcess:
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later, clock)
         self.broker.expiries._call_later = self._call_at
         self.broker.default_host.schedule._call_later = self._call_at
-        self.broker.tick.is_idle = lambda: rng.random() < 0.2
+        self.broker.tick.is_idle = lambda _waiting, _flushes: rng.random() < 0.2
         self.store.is_watched(self._call_soon, self._call_later)
         if not self.is_watched:
             self.store._flusher.in_next_iteration = None
@@ -391,7 +391,7 @@ class BrokerProcess:
 
     def collect(self, timeout: float | None = 0.0) -> None:
         """The disk has done something, perhaps."""
-        self.store.collect(timeout)
+        self.store.collect(timeout, begins=False)
         self._turned()
         self.broker.tick.end()
         self.check()

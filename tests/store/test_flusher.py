@@ -666,6 +666,24 @@ def test_idle_caller_syncs_a_single_journal_itself(
     assert driver.submitted == 2  # but not for more
 
 
+def test_an_idle_caller_syncs_what_came_while_the_driver_did(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
+) -> None:
+    """It is left to `start`, which knows that the loop is idle, when the driver has ended."""
+    called: list[int] = []
+    put(flusher, journal, 2, lambda _: called.append(2))
+    flusher.start()
+    before = driver.submitted
+    put(flusher, journal, 3, lambda _: called.append(3))
+    flusher.start(is_idle=True)
+    driver.let_go()
+    flusher.collect(begins=False)
+    assert (called, driver.submitted) == ([2], before)
+    flusher.start(is_idle=True)
+    assert (called, driver.submitted) == ([2, 3], before)
+    assert flusher.is_idle
+
+
 def test_with_the_inline_driver_starting_is_enough(journals: list[QueueJournal]) -> None:
     flusher = Flusher(InlineSync(), print)
     called: list[Exception | None] = []

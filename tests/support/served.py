@@ -165,7 +165,8 @@ async def served(
     broker = Broker(settings, store, loop.call_soon)
     broker.recover(restore_message)
     server = Server(broker, settings)
-    broker.tick.is_idle = lambda: False  # or the disk would be waited for within the loop, past the driver
+    # or the disk would be waited for within the loop, past the driver
+    broker.tick.is_idle = lambda _waiting, _flushes: False
     gc.freeze()  # listening collects garbage: what all tests before have left in memory is not looked at
     try:
         (port,) = await server.listen()

@@ -553,6 +553,11 @@ class ServerSession(Session):
 
     # ---- completion ----
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the client waits for the completion of what it has sent."""
+        return self.awaited >= 0
+
     def report_completed(self) -> None:
         """Report completions to the client if there are new ones, after the end of a stream."""
         if self._unfinished_flushes:

@@ -80,13 +80,15 @@ class Confirms:
     Attributes:
         ledger: which messages are done.
         published: number of the last message.
+        is_in_step: whether one message has arrived last, after all others were confirmed.
     """
 
-    __slots__ = ("_all_sent", "_refused", "_reported", "_score", "ledger", "published")
+    __slots__ = ("_all_sent", "_noted", "_refused", "_reported", "_score", "is_in_step", "ledger", "published")
 
     def __init__(self) -> None:
         self.ledger = CompletionLedger(1)
-        self.published = 0
+        self.published = self._noted = 0
+        self.is_in_step = False
         self._reported = Done(1)
         self._score = 0  # see above; negative if recent messages came late
         self._all_sent = 0.0  # when the last confirm of all messages was sent; 0.0 after a message has followed
@@ -118,6 +120,9 @@ class Confirms:
 
     def has_more(self, now: float) -> None:
         """Note that messages that arrived since the last call, if any, were written."""
+        if self.published > self._noted:
+            self.is_in_step = self._all_sent > 0.0 and self.published == self._noted + 1
+            self._noted = self.published
         if self._all_sent and self.ledger.done.below <= self.published:
             if now - self._all_sent < PROMPT:
                 self._score = min(self._score + 1, _MAX_SCORE)

@@ -582,6 +582,11 @@ class Channel:
 
     # ---- as a worker of the tick ----
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the client seems to wait for the confirms of all that it has published."""
+        return self.confirms is not None and self.confirms.is_in_step
+
     def complete_received(self) -> Runs:
         """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
         confirms = self.confirms

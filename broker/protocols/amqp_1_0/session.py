@@ -1185,6 +1185,11 @@ class Session:
 
     # ---- as a worker of the tick ----
 
+    @property
+    def is_in_step(self) -> bool:
+        """Unknown: a sender may have as many messages on their way as it has credit."""
+        return False
+
     def complete_received(self) -> Runs:
         """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
         held = self.ledger.complete_below(self.received)
