@@ -804,8 +804,12 @@ class FlushQueue:
         if self.in_flight is None:
             if not self._waiting:
                 return None
-            self.in_flight = self._waiting.popleft()
-            self._steps = deque(steps(self.in_flight, self._ring, self._file, self._page))
+            flush = self.in_flight = self._waiting.popleft()
+            self.is_under_way = True
+            step = whole_step(flush, self._ring, self._file, self._page)
+            if step is not None:
+                return step
+            self._steps = deque(steps(flush, self._ring, self._file, self._page))
         self.is_under_way = True
         return self._steps.popleft()
 
@@ -826,8 +830,8 @@ class FlushQueue:
         self.is_under_way = False
 
 
-def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator[Step]:
-    """The steps of a flush.
+def whole_step(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Step | None:
+    """The only step of a flush that is one write within a file, as nearly all small ones are; None of others.
 
     Args:
         flush: the flush to write.
@@ -836,12 +840,16 @@ def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator
         page: maximum bytes of one write.
     """
     size = (flush.end - flush.start) * BLOCK_SIZE
-    if len(flush.pieces) > 1 and size <= page:
-        index, block = divmod(flush.start, file_blocks)
-        if block and (flush.end - 1) // file_blocks == index:
-            number = ring.number(index)
-            yield Step((Write(number, DATA_OFFSET + block * BLOCK_SIZE, Pieces(flush.pieces, size)),), (number,))
-            return
+    index, block = divmod(flush.start, file_blocks)
+    if size > page or not block or (flush.end - 1) // file_blocks != index:
+        return None
+    number, pieces = ring.number(index), flush.pieces
+    content = pieces[0] if len(pieces) == 1 else Pieces(pieces, size)
+    return Step((Write(number, DATA_OFFSET + block * BLOCK_SIZE, content),), (number,))
+
+
+def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator[Step]:
+    """The steps of any flush. Arguments as of `whole_step`."""
     writes: list[Write] = []
     touched: dict[int, None] = {}
     content, at, place = memoryview(flush.content), 0, flush.start
