@@ -64,6 +64,24 @@ _SENTINELS: Final = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202)  # all bytes 
 _NUMBER_BYTES: Final = 8
 
 
+def with_sentinel(message: Message) -> Message:
+    """The template of a run of `Part.numbered` with another offset, whose bytes all differ from those that it has.
+
+    Raises:
+        InvalidArgumentError: its headers cannot be changed.
+    """
+    return message.with_headers({OFFSET: TypedValue(INT64, _SENTINELS[1])})
+
+
+def place_of_number(one: bytes, other: bytes) -> int:
+    """Where two headers that differ only in their offsets, of which no byte is the same, have these; negative if not.
+
+    An offset has eight bytes, big endian, in the encoding of any protocol, unless that shortens small ones.
+    """
+    places = [at for at, byte in enumerate(one) if byte != other[at]] if len(one) == len(other) else []
+    return places[0] if len(places) == _NUMBER_BYTES == places[-1] - places[0] + 1 else -1
+
+
 class Part:
     """Consecutive messages of a segment: some of a run, or a single one.
 
@@ -134,12 +152,11 @@ class Part:
         except InvalidArgumentError:
             return run
         numbered = read_run(one, run.bodies, self.start)
-        header, differing = numbered.template.header_bytes, other.header_bytes
-        places = [at for at, byte in enumerate(header) if byte != differing[at]]
-        if len(header) == len(differing) and len(places) == _NUMBER_BYTES == places[-1] - places[0] + 1:
-            self.number_at = places[0]
-            return numbered
-        return run
+        place = place_of_number(numbered.template.header_bytes, other.header_bytes)
+        if place < 0:
+            return run
+        self.number_at = place
+        return numbered
 
 
 class Segment:

@@ -12,8 +12,9 @@ stays on the queue, for other consumers.
 
 `deliver` handles every outgoing message (`transfers` has its frames), `deliver_run` many that differ only in their
 bodies: these stay together until something else than an acceptance of them comes. If they came over another protocol,
-what they have in common is converted once, and each body becomes a data section. A message that exceeds a frame of the
-client is sent as a stream (`output`), whose frames take the session's window.
+what they have in common is converted once, and each body becomes a data section. Those of a stream get their offsets
+where two conversions with different ones differ; messages with small ones, which AMQP 1.0 shortens, are sent singly. A
+message that exceeds a frame of the client is sent as a stream (`output`), whose frames take the session's window.
 
 Source: AMQP 1.0, part "transport", section 2.6 and 2.7; part "messaging", section 3.5.
 """
@@ -24,14 +25,16 @@ import secrets
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.message import Buffer, Content
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.message import Buffer, Content, Message
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.stream import Stream
+from qstore.broker.model.queues.stream import Stream, StreamRun
+from qstore.broker.model.queues.stream_log import place_of_number, with_sentinel
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
-from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections, run_as_sections
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections, run_as_sections, template_as_sections
 from qstore.broker.protocols.amqp_1_0.resuming import LINK_DETACH, RECEIVED, Resumption, Tracked, rest_at
 from qstore.broker.protocols.amqp_1_0.transfers import (
     DOFF,
@@ -49,7 +52,7 @@ from qstore.broker.protocols.amqp_1_0.transfers import (
     transfer_frames,
     transfer_heads,
 )
-from qstore.broker.protocols.consumer import HeldRun, SelectorCheck, SendingConsumer
+from qstore.broker.protocols.consumer import HeldRun, SelectorCheck, SendingConsumer, with_numbers
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import (
     CONVERSION_OF_HEADER,
@@ -81,6 +84,8 @@ ANY_SIZE: Final = 1 << 62
 """A maximum size of messages that none has: the client has set no limit."""
 
 SETTLED: Final = 1  # sender-settle-mode
+
+_MAX_SHORT: Final = 127  # a long up to that has an encoding of its own, of two bytes
 
 _COST_OF_RESUMED: Final = 2_000
 """Bytes of room for a delivery that is resumed, and settled if the client has an outcome: some 130 take 8 ms."""
@@ -232,9 +237,10 @@ class OutgoingLink(SendingConsumer):
     """
 
     __slots__ = (
-        "_head", "_head_with_more", "_kind", "_max_message", "_selector", "_tags", "_takes_runs", "credit", "default",
-        "delivered", "delivery_count", "ends", "handle", "is_attached", "is_draining", "is_durable", "keeps_offset",
-        "name", "no_local", "owned", "policy", "resumption", "session", "settles", "transaction", "unsettled",
+        "_head", "_head_with_more", "_kind", "_max_message", "_placed", "_selector", "_stream", "_tags", "credit",
+        "default", "delivered", "delivery_count", "ends", "handle", "is_attached", "is_draining", "is_durable",
+        "keeps_offset", "name", "no_local", "owned", "policy", "resumption", "session", "settles", "transaction",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -267,7 +273,8 @@ class OutgoingLink(SendingConsumer):
         self.transaction: OpenTransaction | None = None
         self.unsettled: dict[int, None] = {}
         self.resumption: Resumption | None = None
-        self._takes_runs = acquires and not isinstance(queue, Stream)
+        self._stream = queue if isinstance(queue, Stream) else None
+        self._placed: tuple[Message | None, int] = (None, 0)  # the last run of a stream: `_offset_from_end`
         self._tags = 0  # added to the number of a delivery, its tag
         self._head, self._head_with_more = transfer_heads(handle)
         text = None if selector is None else selector.text
@@ -467,7 +474,7 @@ class OutgoingLink(SendingConsumer):
             return 0
         if run.template.expires_at or not bodies.is_even:
             return 0
-        if not self._takes_runs or self.transaction is not None:
+        if not self.acquires or self.transaction is not None:
             return 0
         if self.no_local and run.template.handling.publisher is connection.publisher:
             return 0
@@ -475,6 +482,8 @@ class OutgoingLink(SendingConsumer):
         if found is None:
             return 0
         message, lead = found
+        if self._stream is not None and not self._has_offsets(self._stream, run.template, message):
+            return 0
         size = len(self._sections_of_run(message, is_redelivered=True)) + len(lead) + bodies.largest
         if size > self._max_message or FRAME.size + len(self._head) + TAIL.size + size > connection.max_frame:
             return 0
@@ -484,6 +493,37 @@ class OutgoingLink(SendingConsumer):
         if not self.settles:
             most = min(most, session.max_unsettled - session.unsettled_count)
         return min(most, -(-connection.room // (run.largest + COST_OF_MESSAGE)))
+
+    @property
+    def numbers_runs(self) -> bool:
+        """As `Reader.numbers_runs`."""
+        return True
+
+    def _has_offsets(self, stream: Stream, template: Message, message: SectionMessage) -> bool:
+        """Whether messages of a run of a stream can get their offsets: no selector examines these, and all are long.
+
+        Args:
+            stream: the stream.
+            template: that of the run.
+            message: the same in its 1.0 form.
+        """
+        if self._selector is not None or stream.readers[self].next_offset <= _MAX_SHORT:
+            return False
+        if self._placed[0] is not template:
+            self._placed = template, self._offset_from_end(template, message)
+        return self._placed[1] > 0
+
+    def _offset_from_end(self, template: Message, message: SectionMessage) -> int:
+        """How many bytes before the end of the sections of a template its offset begins; 0 if it has none."""
+        try:
+            other = template_as_sections(with_sentinel(template))
+        except InvalidArgumentError:
+            return 0
+        if other is None:
+            return 0
+        one = self._sections_of_run(message, is_redelivered=False)
+        place = place_of_number(one, self._sections_of_run(other, is_redelivered=False))
+        return len(one) - place if place >= 0 else 0
 
     def _sections_of_run(self, message: SectionMessage, *, is_redelivered: bool) -> bytes:
         """The sections before the bodies of a run, of whose messages no further returns are known."""
@@ -515,6 +555,9 @@ class OutgoingLink(SendingConsumer):
             before, tail_at + TAG_AT, tag, (), bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
             b"", tail_at + ID_AT, first_id,
         )  # fmt: skip
+        if isinstance(run, StreamRun) and run.number_at >= 0:
+            at = len(before) - len(lead) - self._placed[1]
+            frames = with_numbers(frames, at, run.position - 1, bodies, run.first, count)
         connection.output.append(frames)
         connection.frames_sent += count
         connection.messages_sent += count

@@ -662,8 +662,13 @@ def run_as_sections(run: MessageRun) -> tuple[SectionMessage, bytes] | None:
     template = run.template
     if isinstance(template, SectionMessage):
         return template, run.lead
-    converted = template.converted(_template_as_sections)
+    converted = template_as_sections(template)
     return None if converted is None else (converted, data_section(run.bodies.largest))
+
+
+def template_as_sections(template: Message) -> SectionMessage | None:
+    """The template of a run in its 1.0 form; None if its messages have to be converted singly."""
+    return template if isinstance(template, SectionMessage) else template.converted(_template_as_sections)
 
 
 def _template_as_sections(template: Message) -> SectionMessage | None:

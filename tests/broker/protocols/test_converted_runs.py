@@ -27,7 +27,8 @@ from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.test_links_filters import filter_set
 from tests.broker.protocols.test_links_resumed import KEPT
-from tests.broker.protocols.world import CREDIT, WINDOW, World, header
+from tests.broker.protocols.test_streams import forget, parsed
+from tests.broker.protocols.world import BYTES, CREDIT, MESSAGES, UNLIMITED, WINDOW, World, header
 from tests.support.sections_peer import ACCEPTED, RELEASED, address
 
 COUNT: Final = 24
@@ -109,17 +110,26 @@ def consume_transfers(world: World, selector: str, credit: int, settles: bool) -
     client = world.open_client(name=b"c")
     client.host.output.clear()
     arguments = {"x-apache-selector": selector} if selector else {}
-    client.subscribe(
-        "q", messages=credit, size=credit * 400, mode=WINDOW if credit % 2 else CREDIT, accept_mode=int(settles),
-        arguments=typed_map(arguments),
-    )  # fmt: skip
+    client.command(
+        "message.subscribe", queue="q", destination="q", accept_mode=int(settles), arguments=typed_map(arguments)
+    )
+    client.command("message.set-flow-mode", destination="q", flow_mode=WINDOW if credit % 2 else CREDIT)
+    client.flow("q", MESSAGES, credit)
+    client.flow("q", BYTES, UNLIMITED if credit >= 100 else credit * 200)
     return client, client.session(b"c").deliveries.held
 
 
 def consume_links(
-    world: World, selector: str, credit: int, settles: bool, terminus: dict[str, Any] | None = None
+    world: World,
+    selector: str,
+    credit: int,
+    settles: bool,
+    terminus: dict[str, Any] | None = None,
+    *,
+    emulates: bool = False,
 ) -> tuple[LinksClient, HeldRuns]:
     client = LinksClient(world).open()
+    client.machine.is_emulating = emulates
     source: dict[str, Any] = {"address": address("q"), **(terminus or {})}
     if selector:
         source["filter"] = filter_set(f=("apache.org:selector-filter:string", Value("string", selector)))
@@ -222,7 +232,7 @@ def test_a_client_gets_the_bytes_that_it_would_get_singly(
 def test_runs_stay_together_between_all_protocols(publisher: str, consumer: str, selector: str) -> None:
     world = filled([(publisher, COUNT, 300, "red", {"priority": 6})], in_runs=True)
     client, held = CONSUME[consumer](world, selector, 100, settles=False)
-    output(world, client)
+    assert len(output(world, client)) > COUNT * 300
     assert held.count >= COUNT - 2  # the first ones may have been read singly
     assert queue_of(world).acquired_count == COUNT
 
@@ -292,3 +302,54 @@ def test_runs_of_a_link_that_is_closed_for_good_return() -> None:
     client.do("detach", handle=0, closed=True)
     rest(world)
     assert (queue_of(world).available_count, held.count) == (COUNT, 0)
+
+
+# ---- streams ----
+
+
+def stream(publisher: str, fields: dict[str, Any], *, together: bool, is_read_back: bool) -> World:
+    """A stream `q` with messages that were read together, or one by one."""
+    world = World()
+    world.store.reads_runs = together
+    found = world.stream("q")
+    bodies = texts(_AT_ONCE, 100)
+    for part in [bodies] * 3 if together else [[body] for body in 3 * bodies]:
+        PUBLISH[publisher](world, part, "red", fields)
+        rest(world)
+    if is_read_back:
+        forget(found)
+    return world
+
+
+_AT_ONCE: Final = 70
+_LONG: Final = 128  # the first offset that AMQP 1.0 does not shorten
+_BEGIN: Final = {
+    begin: {"filter": filter_set(offset=("rabbitmq:stream-offset-spec", Value("ulong", begin)))} for begin in (0, _LONG)
+}
+
+
+@pytest.mark.parametrize("begin", list(_BEGIN))
+@pytest.mark.parametrize("is_emulating", [False, True])
+@pytest.mark.parametrize("is_read_back", [False, True])
+@pytest.mark.parametrize("publisher", PROTOCOLS)
+@pytest.mark.parametrize("fields", [{}, {"subject": "news", "content_type": "amqp/map", "priority": 6}])
+def test_messages_of_a_stream_have_their_offsets_in_runs(
+    publisher: str, is_read_back: bool, is_emulating: bool, begin: int, fields: dict[str, Any]
+) -> None:
+    found, offsets = [], []
+    for together in (True, False):
+        world = stream(publisher, fields, together=together, is_read_back=is_read_back)
+        client, held = consume_links(world, "", 1000, settles=False, terminus=_BEGIN[begin], emulates=is_emulating)
+        found.append(output(world, client))
+        if together and (publisher == "1.0" or not fields):
+            assert held.count >= 3 * _AT_ONCE - _LONG - 2
+        elif not together:
+            assert held.count == 0
+        client.feed(found[-1])
+        offsets.append([parsed(each.content)[0] for each in client.deliveries()])
+        client.settle(ACCEPTED, 0, 1000)
+        rest(world)
+        assert client.machine.sessions[0].unsettled_count == 0
+    assert offsets[0] == offsets[1] == list(range(begin, 3 * _AT_ONCE))
+    if begin:
+        assert found[0] == found[1]
