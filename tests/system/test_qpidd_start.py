@@ -356,7 +356,8 @@ def test_failed_start_says_why_in_one_line(
 ) -> None:
     where = [] if any(option in options for option in ("--data-dir", "--prot", "--port")) else ["--no-data-dir"]
     port = [] if "--port" in options else ["--port", "0"]
-    ended = qpidd(*port, *where, *options, *(["--daemon"] if is_daemon else []), "--pid-dir", str(tmp_path / "run"))
+    of_daemon = ["--daemon", "--pid-dir", str(tmp_path / "run")] if is_daemon else []
+    ended = qpidd(*port, *where, *options, *of_daemon)
     assert (ended.returncode, ended.stdout) == (1, "")
     (line,) = (line for line in ended.stderr.splitlines() if "[Broker] warning No store" not in line)
     assert text.removeprefix("qpidd: ") in line

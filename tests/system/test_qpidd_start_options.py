@@ -160,7 +160,7 @@ def test_options_that_have_no_effect_are_reported(start: Start) -> None:
     )  # fmt: skip
     lines = [line for line in log.splitlines() if line.startswith("[Broker] notice Option ")]
     assert [line.split()[3] for line in lines] == [
-        "ack", "worker-threads",
+        "ack", "worker-threads", "staging-threshold",
     ]  # fmt: skip
 
 
