@@ -66,6 +66,10 @@ class Sender(Protocol):
         """Its stream, with everything appended to it, was sent."""
 
 
+def ignore_error(_error: ModelError | None) -> None:
+    """For calls whose result is not needed."""
+
+
 class BrokerConnection(Connection):
     """The broker's end of a connection.
 
@@ -242,15 +246,19 @@ class BrokerConnection(Connection):
         """Run a coroutine, and call `done` with its error, or None."""
         self._host.run(work, done)
 
-    def leave(self, queue: Queue) -> None:
-        """A queue has lost a consumer or its owner: delete it, at once or later, if it is auto-delete and unused."""
+    def leave(self, queue: Queue, done: Callable[[ModelError | None], None] = ignore_error) -> bool:
+        """A queue has lost a consumer or its owner: delete it, at once or later, if it is auto-delete and unused.
+
+        Returns whether `done` is called: after a deletion that has begun now.
+        """
         if not queue.auto_delete or not queue.is_unused or queue.is_deleted:
-            return
+            return False
         host = self.virtual_host
         if queue.auto_delete_seconds or (queue.is_kept_until_empty and not queue.is_empty):
             host.idle_queues.begin(queue)
-        else:
-            self.run(host.topology.delete_if_unused(queue), ignore_error)
+            return False
+        self.run(host.topology.delete_if_unused(queue), done)
+        return True
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the socket."""
@@ -415,10 +423,6 @@ class BrokerConnection(Connection):
         if self.phase is Phase.CLOSING and now - self._closing_since > CLOSE_SECONDS:
             self.closed()
         super().on_timer(now)
-
-
-def ignore_error(_error: ModelError | None) -> None:
-    """For calls whose result is not needed."""
 
 
 # ---- all connections ----

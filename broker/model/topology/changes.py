@@ -95,6 +95,12 @@ class ChangeOrder:
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn if the caller was cancelled
 
+    async def made(self) -> None:
+        """Wait for the changes that have been asked for by now, perhaps in this iteration of the event loop."""
+        await asyncio.sleep(0)
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
+
     async def finish(self) -> None:
         """Wait until no work is pending."""
         while self._under_way:

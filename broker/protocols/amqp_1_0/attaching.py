@@ -560,6 +560,22 @@ class Attach:
             self.is_made = False
         await self.make_subscription()
 
+    async def look_again(self) -> None:
+        """Find a node that another client has declared just now. Raises ModelError."""
+        host, address = self.session.virtual_host, self.address or ""
+        await host.topology.changes.made()
+        node = self.node = node_of(host, address, self.wanted)
+        if node is None:
+            raise NotFoundError(f'there is no queue or exchange "{address[:256]}"')
+        if self.is_source and node.kind is NodeKind.EXCHANGE:
+            self.check_source(node)
+            await self.make_subscription()
+
+    def check_source(self, exchange: Node) -> None:
+        """Check that an exchange can be a source. Raises InvalidArgumentError."""
+        if exchange.is_strict:
+            raise InvalidArgumentError("an exchange cannot be a source: use the address of a queue that is bound to it")
+
     async def make_subscription(self) -> None:
         """Make the queue of a subscription, if the link receives from an exchange. Raises ModelError."""
         node, session = self.node, self.session
@@ -1104,9 +1120,8 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
             return attach.make_on_demand(properties)
         if attach.leads_to_domain():
             return None
-        raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
+        return attach.look_again()
     if not attach.is_source or node.kind is NodeKind.QUEUE:
         return None
-    if node.is_strict:
-        raise InvalidArgumentError("an exchange cannot be a source: use the address of a queue that is bound to it")
+    attach.check_source(node)
     return attach.make_subscription()

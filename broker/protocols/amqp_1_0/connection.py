@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from qstore import __version__
@@ -542,12 +542,14 @@ class ServerConnection(BrokerConnection):
             if number % DELETED_AT_ONCE == 0:
                 yield
 
-    def end_queue(self, queue: Queue) -> None:
-        """A queue has lost its owner, with which it ends."""
+    def end_queue(self, queue: Queue, done: Callable[[ModelError | None], None] = ignore_error) -> bool:
+        """A queue has lost its owner, with which it ends. Returns whether `done` is called, as `leave`."""
         if queue.auto_delete:
-            self.leave(queue)
-        elif not queue.is_deleted and self.virtual_host.queues.get(queue.name) is queue:
-            self.run(self.virtual_host.topology.delete_queue(queue.name, caller=BROKER), ignore_error)
+            return self.leave(queue, done)
+        if queue.is_deleted or self.virtual_host.queues.get(queue.name) is not queue:
+            return False
+        self.run(self.virtual_host.topology.delete_queue(queue.name, caller=BROKER), done)
+        return True
 
     def _assembler_forgets(self, channel: int) -> None:
         self.assembler.forget_channel(channel)

@@ -52,7 +52,6 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.events import SessionEnded
-from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
@@ -179,12 +178,12 @@ class Session:
     """
 
     __slots__ = (
-        "__weakref__", "_awaited", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
-        "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes", "_presettled",
-        "_reported", "_stream", "_told", "_tracked", "_unfinished_drains", "broker", "can_send", "channel",
-        "connection", "held_runs", "is_open", "ledger", "links", "max_unsettled", "name", "next_delivery", "owned",
-        "rate", "received", "timeout", "transactions", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user",
-        "virtual_host", "window",
+        "__weakref__", "_awaited", "_detaching", "_drains", "_endings", "_handle_max", "_held", "_incoming",
+        "_incoming_window", "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes",
+        "_presettled", "_reported", "_stream", "_told", "_tracked", "_unfinished_drains", "broker", "can_send",
+        "channel", "connection", "held_runs", "is_open", "ledger", "links", "max_unsettled", "name", "next_delivery",
+        "owned", "rate", "received", "timeout", "transactions", "txn_commits", "txn_rejects", "txn_starts", "unsettled",
+        "user", "virtual_host", "window",
     )  # fmt: skip
 
     def __init__(self, channel: int, connection: ServerConnection, broker: Broker, fields: dict[str, Any]) -> None:
@@ -227,6 +226,7 @@ class Session:
         self.links: dict[int, Link] = {}
         self.owned: list[Queue] = []
         self._detaching: set[int] = set()  # handles for which detach was sent
+        self._endings: Endings | None = None  # of the detach that is being handled
 
     # ---- as management sees it ----
 
@@ -497,18 +497,17 @@ class Session:
         if link is None:
             self._detaching.discard(handle)
             return
-        left = link.kept if isinstance(link, IncomingLink) and isinstance(link.kept, Exchange) else None
+        endings = self._endings = Endings()
         self._drop_link(link, is_orderly=True, is_suspended=not is_closed, is_closed=is_closed)
+        self._endings = None
         turns = self.broker.tick.turns
         if turns.has(self):
             self.connection.pause()  # later frames see the effect
-            turns.after(self, partial(self._dropped, link, is_closed, left, self.connection.unpause))
+            turns.after(self, partial(self._dropped, link, is_closed, endings, self.connection.unpause))
         else:
-            self._dropped(link, is_closed, left)
+            self._dropped(link, is_closed, endings)
 
-    def _dropped(
-        self, link: Link, is_closed: bool, left: Exchange | None, done: Callable[[], None] | None = None
-    ) -> None:
+    def _dropped(self, link: Link, is_closed: bool, endings: Endings, done: Callable[[], None] | None = None) -> None:
         """The deliveries of a link that the client has detached are given back: end its subscription, and answer."""
         if self.is_open:
             answer = partial(self._detached, link.handle, is_closed)
@@ -516,12 +515,23 @@ class Session:
                 link.queue.forget_name(link.keeps_offset)
             if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
                 self.run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
-            elif left is not None and not left.is_in_use:  # answered when it is gone
-                self.run(self.virtual_host.topology.delete_if_left(left), answer)
+            elif endings.count:
+                self._answer_after(endings, answer)
             else:
                 answer(None)
         if done is not None:
             done()
+
+    def _answer_after(self, endings: Endings, answer: Callable[[ModelError | None], None]) -> None:
+        """Answer when the nodes that end with a link are gone; later frames see it, too."""
+        self.connection.pause()
+
+        def then() -> None:
+            if self.is_open:
+                answer(None)
+            self.connection.unpause()
+
+        endings.done = then
 
     def _detached(self, handle: int, is_closed: bool, error: ModelError | None) -> None:
         """Answer detach; with an error if the durable subscription of the link cannot be deleted."""
@@ -595,11 +605,14 @@ class Session:
         kept, link.kept = link.kept, None
         if isinstance(kept, Queue):
             kept.keepers -= 1
-            self.connection.leave(kept)
+            self._end_by(self.connection.leave, kept)
         elif kept is not None:
             kept.senders -= 1
             if not kept.is_in_use and not kept.is_deleted:
-                self.connection.run(self.virtual_host.topology.delete_if_left(kept), ignore_error)
+                done = ignore_error if self._endings is None else self._endings.one
+                self.connection.run(self.virtual_host.topology.delete_if_left(kept), done)
+                if self._endings is not None:
+                    self._endings.count += 1
 
     def _keep_nodes(self, link: IncomingLink | OutgoingLink, owned: list[Queue]) -> None:
         connection, holder = self.connection, self._holder(link.policy, LINK_DETACH if self.is_open else SESSION_END)
@@ -656,7 +669,7 @@ class Session:
         queue = link.queue
         unsubscribe(self.virtual_host, self, queue, link, link.name)
         if not queue.is_deleted and queue not in link.owned:
-            self.connection.leave(queue)
+            self._end_by(self.connection.leave, queue)
 
     def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
         """Settle the deliveries of a link that has ended, with its default outcome."""
@@ -754,7 +767,15 @@ class Session:
         """A queue of this session, or of a link, ends."""
         if queue.owner is self:
             queue.owner = None
-        self.connection.end_queue(queue)
+        self._end_by(self.connection.end_queue, queue)
+
+    def _end_by(self, end: Callable[[Queue, Callable[[ModelError | None], None]], bool], queue: Queue) -> None:
+        """Have a queue end; the answer to a detach that is the reason waits for it."""
+        endings = self._endings
+        if endings is None:
+            end(queue, ignore_error)
+        elif end(queue, endings.one):
+            endings.count += 1
 
     # ---- flow ----
 
@@ -1661,6 +1682,27 @@ class Session:
                 left = DROPPED_AT_ONCE
             left -= COST_OF_DELETION
             self.disown(queue)
+
+
+class Endings:
+    """The deletions of nodes that a detach has begun.
+
+    Attributes:
+        count: how many are not done.
+        done: called when all are.
+    """
+
+    __slots__ = ("count", "done")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.done: Callable[[], None] | None = None
+
+    def one(self, _error: ModelError | None) -> None:
+        """One is done, or was logged as failed."""
+        self.count -= 1
+        if not self.count and self.done is not None:
+            self.done()
 
 
 class IncomingRun(NamedTuple):

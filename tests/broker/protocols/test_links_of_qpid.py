@@ -128,6 +128,18 @@ def test_an_exchange_of_another_type_is_refused(client: LinksClient) -> None:
     assert condition(client, "amq.fanout", terminus=asked) == ""
 
 
+@pytest.mark.parametrize("receives", [False, True])
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_a_link_finds_what_another_client_has_declared_just_before(
+    world: World, client: LinksClient, kind: str, receives: bool
+) -> None:
+    """The C++ client of 0-10 does not wait for the queue of a subscription."""
+    modern = world.open_client(name=b"modern")
+    modern.sync()
+    modern.command(f"{kind}.declare", **{kind: "new"}, **({"type": "fanout"} if kind == "exchange" else {}))
+    assert [each.name for each in client.attach("new", receives=receives)] == ["attach", "flow"][: 2 - receives]
+
+
 # ---- auto-delete exchanges ----
 
 
