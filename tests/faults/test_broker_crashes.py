@@ -55,11 +55,16 @@ PLANTED_PAGING: Final = Planted(
     BROKEN_PAGING,
     lambda _: BrokerCrashes(share=0.05, pages=True),
     SEEDS_FOR_BROKEN,
-    {"compaction without what is out": 306},
+    {"compaction without what is out": 335},
     (BrokenPromiseError, StoreError),  # a journal without compaction may have no room left for a start
 )
 PLANTED_BASIC: Final = Planted(BROKEN_BASIC, lambda _: BrokerCrashes(share=0.02, basic=True), SEEDS_FOR_BROKEN, {})
-PLANTED_LINKS: Final = Planted(BROKEN_LINKS, lambda _: BrokerCrashes(share=0.05, links=True), SEEDS_FOR_BROKEN, {})
+PLANTED_LINKS: Final = Planted(
+    BROKEN_LINKS,
+    lambda _: BrokerCrashes(share=0.05, links=True),
+    SEEDS_FOR_BROKEN,
+    {"discharged before the disk": 307},
+)
 
 
 PLANTED_LINKS_RUNS: Final = Planted(
