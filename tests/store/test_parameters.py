@@ -186,7 +186,7 @@ def test_a_page_that_does_not_fit_the_file_is_made_smaller(page: int, file_pages
 
 def test_corrections_follow_each_other() -> None:
     parameters, lines = parse_parameters({"jfile-size-pgs": "0", "wcache-page-size": "100"})
-    assert (parameters.jfile_size_pgs, parameters.wcache_page_size, parameters.wcache_num_pages) == (1, 64, 16)
+    assert (parameters.jfile_size_pgs, parameters.wcache_page_size, parameters.wcache_num_pages) == (1, 64, 32)
     assert texts(lines) == [
         below("jfile-size-pgs", 0, 1),
         no_power("wcache-page-size", 100, 128),
@@ -221,7 +221,7 @@ def test_defaults() -> None:
     assert parameters == StoreParameters()
     assert parameters.tpl_geometry == Geometry(8, 24 * PAGE_SIZE)
     assert parameters.tpl_geometry.capacity == 12_582_912
-    assert (parameters.page_bytes, parameters.write_cache_bytes) == (32_768, 1_048_576)
+    assert (parameters.page_bytes, parameters.write_cache_bytes) == (32_768, 2_097_152)
     assert (parameters.tpl_page_bytes, parameters.tpl_write_cache_bytes) == (4_096, 262_144)
     assert (parameters.on_damage, parameters.sync, parameters.flush_alignment) == (OnDamage.QUARANTINE, "auto", 512)
     assert (parameters.truncate, parameters.mst_log, parameters.store_dir) == (False, False, None)
@@ -280,10 +280,10 @@ def test_the_table_is_well_formed() -> None:
 @pytest.mark.parametrize(
     ("page", "pages"), [(1, 256), (2, 128), (4, 64), (8, 64), (16, 32), (32, 32), (64, 16), (128, 8)]
 )
-def test_a_cache_has_as_many_pages_as_qpidd_gives_it(page: int, pages: int) -> None:
+def test_a_cache_has_twice_as_many_pages_as_qpidd_gives_it(page: int, pages: int) -> None:
     parameters, _ = parse_parameters({"wcache-page-size": page, "tpl-wcache-page-size": page})
-    assert (parameters.wcache_num_pages, parameters.tpl_wcache_num_pages) == (pages, pages)
-    assert parameters.write_cache_bytes == page * 1024 * pages
+    assert (parameters.wcache_num_pages, parameters.tpl_wcache_num_pages) == (min(2 * pages, 256), pages)
+    assert parameters.write_cache_bytes == page * 1024 * min(2 * pages, 256)
     reported, _ = parse_parameters({"wcache-page-size": page, "wcache-num-pages": "5"})
     assert reported.write_cache_bytes == page * 1024 * 5
 

@@ -33,12 +33,13 @@ _COMPRESSED: Final = word(Kind.ENQUEUE, 2, MOVED | COMPRESSED)
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2, MOVED)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, MOVED | COMMIT_DECISION)
 _MIN_PAGES: Final = 4  # minimum copied by one flush
+_MAX_PAGE: Final = 1 << 20  # bytes of a page that count: what is copied must have room in the ring
 MAX_COPIED_BLOCKS: Final = 8192  # copied by a flush made only for copies: 1 MiB
 
 
 def blocks_in_passing(page: int) -> int:
     """Minimum blocks that a flush copies if pages of `page` bytes are written."""
-    return _MIN_PAGES * page // BLOCK_SIZE
+    return _MIN_PAGES * min(page, _MAX_PAGE) // BLOCK_SIZE
 
 
 class Compactor:
