@@ -184,8 +184,8 @@ _TIGHT: Final = "tight"  # a reason for not reading
 
 MAX_UNSYNCED: Final = 2
 """Of a journal's limit of unsynced bytes, connections that write to it are read up to this fraction (1/2)."""
-MIN_WATCHED: Final = 4
-"""Likewise, its flushes are watched above this fraction (1/4)."""
+MIN_WATCHED: Final = 16
+"""Likewise, its flushes are watched above this fraction (1/16): fewer bytes than one read of a fast publisher."""
 
 
 class Pressure:
@@ -193,8 +193,8 @@ class Pressure:
 
     At its limit of unsynced bytes a journal blocks the whole broker. So above half of the limit, all connections that
     have recently written to the journal are stopped, until it is not more than half any more. Input is read and
-    processed while a flush is on the disk, so that neither waits for the other: above a quarter of the limit each flush
-    is watched (`MAX_UNSYNCED`, `MIN_WATCHED`).
+    processed while a flush is on the disk, so that neither waits for the other: each flush is watched, but for small
+    ones (`MAX_UNSYNCED`, `MIN_WATCHED`).
 
     A journal is tight if it is nearly full, and the disk has no room for it to grow. Its publishers are read only once
     in an interval of the timer, so that consumers can catch up before messages are refused.
