@@ -15,10 +15,10 @@ There, the link is known by its name, and the broker's federation tag is its con
 Durable domains are stored as qpidd does it (kind `domain`); those of qpidd's stores work here. Links can be durable as
 well, other than in qpidd: then they are stored as configuration records, with the user who has made them.
 
-A client that sends to `NODE@DOMAIN` is relayed to the node in the domain (`relay`).
+A client that sends to `NODE@DOMAIN`, or receives from it, is connected to the node in the domain (`relay`).
 
-Who makes a domain or a link, or sends through one, needs the permission to create links, as for links of federation. A
-domain that has links cannot be deleted.
+Who makes a domain or a link, or sends or receives through one, needs the permission to create links, as for links of
+federation. A domain that has links cannot be deleted.
 
 Source: docs/amqp-1.0.txt of Qpid C++ ("Broker Initiated Links"); qpidd, Interconnects.cpp and Domain.cpp (the
 properties, their defaults, the record).
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.federation.federation import check_texts
 from qstore.broker.federation.link import MAX_INTERVALS, remotes_in
 from qstore.broker.federation.link_peer import NO_SASL, LinkSide
-from qstore.broker.federation.relay import Relay, RelayedLink
+from qstore.broker.federation.relay import Fetch, FetchedLink, Relay, RelayedLink, Way
 from qstore.broker.federation.shovel import LINKS, Definition, Names, Shovel, read_definition
 from qstore.broker.federation.uri import MAX_URIS, AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
@@ -148,7 +148,7 @@ class Domain:
     def __init__(self, settings: DomainSettings, created_at: float) -> None:
         self.settings, self.created_at = settings, created_at
         self.uris = read_uris(settings)
-        self.relays: dict[Relay, None] = {}
+        self.relays: dict[Way, None] = {}
         self.number: int | None = None
 
 
@@ -421,13 +421,34 @@ class Interlinks:
             NotFoundError: the domain was deleted meanwhile.
             ResourceLimitExceededError: there are too many.
         """
+        return Relay(self, self._domain_for(address, caller), address.partition("@")[0], link, caller.user)
+
+    def fetch(
+        self, address: str, link: FetchedLink, caller: Caller, source: Mapping[str, Any], *, settles: bool
+    ) -> Fetch:
+        """Begin to fetch messages from an address that has a domain, for a client's link.
+
+        Args:
+            address: the address.
+            link: the link.
+            caller: its session.
+            source: fields of the source beside the address.
+            settles: whether messages come settled.
+
+        Raises:
+            As `relay`.
+        """
+        domain, node = self._domain_for(address, caller), address.partition("@")[0]
+        return Fetch(self, domain, node, link, caller.user, source, settles=settles)
+
+    def _domain_for(self, address: str, caller: Caller) -> Domain:
         self._check(caller)
         domain = self.domain_in(address, caller.vhost)
         if domain is None:
             raise NotFoundError(f"there is no domain of {printable(address[:_MAX_TEXT])}")
         if sum(len(each.relays) for each in self.domains.values()) >= MAX_RELAYS:
             raise ResourceLimitExceededError(f"there are {MAX_RELAYS:,} relays; this is the maximum")
-        return Relay(self, domain, address.partition("@")[0], link, caller.user)
+        return domain
 
     # ---- the store ----
 

@@ -15,7 +15,7 @@ A virtual host other than the default one is given as `vhost:NAME`, as RabbitMQ 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.federation.peer import Choose, PeerMachine, PeerNetwork, PeerSide, SideEvents
@@ -108,6 +108,16 @@ class MessageOwner(SideEvents, Protocol):
         """As `ChannelOwner.on_confirmed`."""
 
 
+class SourceEvents(Protocol):
+    """What hears of a source whose credit it gives itself."""
+
+    def on_settled(self, first: int, last: int) -> None:
+        """The other end has settled messages, from one tag to another."""
+
+    def on_drained(self) -> None:
+        """The other end has given the rest of the credit back."""
+
+
 class LinkSide(PeerSide):
     """A connection with a session and a link.
 
@@ -198,6 +208,8 @@ class LinkChannel:
         self._queue: deque[tuple[bytes, Content]] = deque()  # messages that wait for credit
         self._unsettled: dict[int, None] = {}  # tags, in ascending order
         self._prefetch = 0
+        self._events: SourceEvents | None = None
+        self._is_draining = False
         self._attached: Callable[[], None] | None = None
         self._synchronized: Callable[[], None] | None = None
 
@@ -232,6 +244,11 @@ class LinkChannel:
         synchronized, self._synchronized = self._synchronized, None
         if synchronized is not None:
             synchronized()
+        if self._events is not None and self._is_draining:
+            assert self._receiving is not None
+            if not self._receiving.is_draining:
+                self._is_draining = False
+                self._events.on_drained()
 
     # ---- as a destination ----
 
@@ -292,7 +309,9 @@ class LinkChannel:
             self._owner.on_confirmed(begin, end, is_accepted=is_accepted)
 
     def on_settled(self, first: int, last: int) -> None:
-        """As `SessionOwner.on_settled`: this end settles."""
+        """As `SessionOwner.on_settled`: as a rule, this end settles."""
+        if self._events is not None and not self._side.is_over:
+            self._events.on_settled(first + 1, last + 1)
 
     # ---- as a source ----
 
@@ -305,14 +324,42 @@ class LinkChannel:
             self._top_up()
 
         self._attached = attached
+        self._attach(address, no_ack=no_ack, fields={})
+
+    def attach_own_source(
+        self, address: str, events: SourceEvents, fields: Mapping[str, Any], *, no_ack: bool, done: Callable[[], None]
+    ) -> None:
+        """As `attach_source`, but that `events` gives the credit (`ask`); `fields` are further ones of the source."""
+        self._events, self._attached = events, done
+        self._attach(address, no_ack=no_ack, fields=fields)
+
+    def _attach(self, address: str, *, no_ack: bool, fields: Mapping[str, Any]) -> None:
+        source = Composite("source", {"address": Value("string", address), **fields})
         self._receiving = self.session.attach_receiver(
-            self._name, self, snd_settle_mode=SETTLED if no_ack else UNSETTLED, rcv_settle_mode=FIRST,
-            source=Composite("source", {"address": Value("string", address)}), target=Composite("target", {}),
+            self._name, self, snd_settle_mode=SETTLED if no_ack else UNSETTLED, rcv_settle_mode=FIRST, source=source,
+            target=Composite("target", {}),
         )  # fmt: skip
+
+    def ask(self, credit: int, *, is_draining: bool) -> None:
+        """Have the source send so many messages from now on; `is_draining`: those that there are."""
+        assert self._receiving is not None
+        self._is_draining = is_draining
+        self._receiving.set_credit(credit, drain=is_draining)
+
+    def settle(self, tags: Sequence[int], state: Composite | None, *, is_settled: bool) -> None:
+        """Send an outcome for messages; unless `is_settled`, the other end settles them (`SourceEvents.on_settled`)."""
+        runs: list[tuple[int, int]] = []
+        for tag in tags:
+            self._unsettled.pop(tag, None)
+            if runs and runs[-1][1] == tag - 2:
+                runs[-1] = runs[-1][0], tag - 1
+            else:
+                runs.append((tag - 1, tag - 1))
+        self.session.settle(runs, state, is_settled=is_settled)
 
     def _top_up(self) -> None:
         link = self._receiving
-        if link is not None and link.is_attached:
+        if link is not None and link.is_attached and self._events is None:
             free = self._prefetch - len(self._unsettled)
             if link.is_credit_due(free, self._prefetch):
                 link.set_credit(free)

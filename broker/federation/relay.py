@@ -1,12 +1,20 @@
-"""Relays: what a client of AMQP 1.0 sends to `NODE@DOMAIN` goes on to the node in the domain (`interlinks`).
+"""Relays: clients of AMQP 1.0 send to `NODE@DOMAIN`, the node in the domain (`interlinks`), and receive from it.
 
-The client attaches a link whose target has such an address, and there is no queue or exchange of that name. The broker
-attaches a link of its own to the domain, for this one alone, and passes the messages on as they are. It stores nothing:
+The client attaches a link whose target or source has such an address, and there is no queue or exchange of that name.
+The broker attaches a link of its own to the domain, for this one alone, and passes the messages on as they are. It
+stores nothing:
 
-    credit      the client gets as much as the domain has given, `MAX_CREDIT` at most
-    outcome     the client gets the one of the domain, so an accepted message is where it was sent to
-    end         messages without an outcome get `modified` with delivery-failed; so does what is settled without one
-    failure     likewise, and the client's link is detached with the reason; nothing is tried again
+    to the domain: `Relay`
+        credit      the client gets as much as the domain has given, `MAX_CREDIT` at most
+        outcome     the client gets the one of the domain, so an accepted message is where it was sent to
+        end         messages without an outcome get `modified` with delivery-failed; so does what is settled without one
+
+    from the domain: `Fetch`
+        credit      the domain gets that of the client, `MAX_CREDIT` at most, less what is not settled; and is drained
+        outcome     the domain gets that of the client, whose delivery is settled when the domain has settled it
+        end         the domain has again what has no outcome
+
+If the way to the domain fails, the client's link is detached with the reason, and nothing is tried again.
 
 While the domain takes nothing although it has given credit (its socket is full), the client's connection is not read.
 
@@ -18,12 +26,15 @@ Source: qpidd, Relay.cpp and Session.cpp (the address, the credit).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
 from qstore.broker.federation.link_peer import LinkSide
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
 from qstore.formats.wording import printable
 
@@ -35,13 +46,20 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Broker")
 
 MAX_CREDIT: Final = 1_000
-"""Messages that a client may send before the domain has settled others."""
+"""Messages that a client may send, or be sent, before others are settled."""
 
 _IN_DOUBT: Final = Composite("modified", {"delivery_failed": True})
 
 
-class RelayedLink(Protocol):
-    """The client's link, as its relay sees it."""
+class WayLink(Protocol):
+    """The client's link, as both ways see it."""
+
+    def relay_failed(self, error: Exception) -> None:
+        """The way has ended; all messages that were sent have outcomes."""
+
+
+class RelayedLink(WayLink, Protocol):
+    """A link on which the client sends, as its relay sees it."""
 
     def relay_has_room(self) -> None:
         """The client may be given credit."""
@@ -52,12 +70,25 @@ class RelayedLink(Protocol):
     def relay_blocked(self, *, is_blocked: bool) -> None:
         """Do not read from the client, or read again."""
 
-    def relay_failed(self, error: Exception) -> None:
-        """The relay has ended; all its messages have outcomes."""
+
+class FetchedLink(WayLink, Protocol):
+    """A link on which the client receives, as what fetches its messages sees it."""
+
+    def fetch_ready(self) -> None:
+        """Credit can be given (`Fetch.ask`)."""
+
+    def fetch_has(self, tag: int, message: SectionMessage) -> None:
+        """A message has come; its tag is what it is settled by."""
+
+    def fetch_settles(self, first: int, last: int) -> None:
+        """The domain has settled messages, from one tag to another."""
+
+    def fetch_drained(self) -> None:
+        """The domain has no more messages for now, and has given the credit back."""
 
 
-class Relay:
-    """The way of one client's link to a domain. It is the owner of a side.
+class Way:
+    """The way between a client's link and a node in a domain. It is the owner of a side.
 
     Args:
         interlinks: all domains.
@@ -65,15 +96,15 @@ class Relay:
         node: the address there.
         link: the client's link.
         user: the client's user, for the log.
+        title: what it is, for the log.
     """
 
-    def __init__(self, interlinks: Interlinks, domain: Domain, node: str, link: RelayedLink, user: str) -> None:
-        self._interlinks, self._domain, self._node, self._link = interlinks, domain, node, link
-        self._numbers: dict[int, int] = {}  # number at the side -> the client's, of messages without an outcome
-        self._is_over = self._is_blocked = self._is_attached = False
+    def __init__(self, interlinks: Interlinks, domain: Domain, node: str, link: WayLink, user: str, title: str) -> None:
+        self._interlinks, self._domain, self._node, self._client = interlinks, domain, node, link
+        self._is_over = self._is_attached = False
         shovels, name = interlinks.shovels, f"{node}@{domain.settings.name}"
         broker = shovels.broker
-        self._title = f'Relay of {user or "a client"} to "{printable(name)}"'
+        self._title = f'{title} {user or "a client"}, "{printable(name)}"'
         self._side = LinkSide(
             self, broker, shovels.network, domain.uris, user, name, container=broker.federation_tag,
             link=f"{name}-{uuid4()}",
@@ -84,6 +115,58 @@ class Relay:
         """Begin to connect: the client's link is attached."""
         _LOG.info("%s begins", self._title)
         self._side.connect()
+
+    def close(self) -> None:
+        """The client's link has ended."""
+        if not self._is_over:
+            self._end()
+            self._side.close()
+            _LOG.info("%s has ended", self._title)
+
+    def fail(self, reason: str) -> None:
+        """End it, and detach the client's link."""
+        if self._is_over:
+            return
+        self._end()
+        self._side.close()
+        _LOG.info("%s has failed: %s", self._title, printable(reason))
+        self._client.relay_failed(InternalError(f"the link to the domain has ended: {reason}"))
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._domain.relays.pop(self, None)
+
+    # ---- its side ----
+
+    @abstractmethod
+    def side_open(self, side: PeerSide) -> None:
+        """As `SideEvents.side_open`."""
+
+    def side_failed(self, side: PeerSide, reason: str) -> None:
+        """As `SideEvents.side_failed`."""
+        self.fail(f"{side.uri.shown}: {reason}")
+
+    def side_changed(self, side: PeerSide) -> None:
+        """As `SideEvents.side_changed`."""
+
+    def on_room(self) -> None:
+        """As `MessageOwner.on_room`."""
+
+    def on_message(self, tag: int, message: Message) -> None:
+        """As `MessageOwner.on_message`."""
+
+    def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
+        """As `MessageOwner.on_confirmed`."""
+
+
+class Relay(Way):
+    """The way of the messages that a client sends. Its arguments are those of `Way`, but for the title."""
+
+    def __init__(self, interlinks: Interlinks, domain: Domain, node: str, link: RelayedLink, user: str) -> None:
+        super().__init__(interlinks, domain, node, link, user, "Relay of")
+        self._link = link
+        self._numbers: dict[int, int] = {}  # number at the side -> the client's, of messages without an outcome
+        self._is_blocked = False
 
     @property
     def room(self) -> int:
@@ -103,25 +186,8 @@ class Relay:
             self._is_blocked = True
             self._link.relay_blocked(is_blocked=True)
 
-    def close(self) -> None:
-        """The client's link has ended."""
-        if not self._is_over:
-            self._end()
-            self._side.close()
-            _LOG.info("%s has ended", self._title)
-
-    def fail(self, reason: str) -> None:
-        """End it, and detach the client's link."""
-        if self._is_over:
-            return
-        self._end()
-        self._side.close()
-        _LOG.info("%s has failed: %s", self._title, printable(reason))
-        self._link.relay_failed(InternalError(f"the link to the domain has ended: {reason}"))
-
     def _end(self) -> None:
-        self._is_over = True
-        self._domain.relays.pop(self, None)
+        super()._end()
         if self._is_blocked:
             self._is_blocked = False
             self._link.relay_blocked(is_blocked=False)
@@ -139,10 +205,6 @@ class Relay:
         self._is_attached = True
         self.on_room()
 
-    def side_failed(self, side: PeerSide, reason: str) -> None:
-        """As `SideEvents.side_failed`."""
-        self.fail(f"{side.uri.shown}: {reason}")
-
     def side_changed(self, side: PeerSide) -> None:
         """As `SideEvents.side_changed`."""
         if side.is_full:
@@ -157,9 +219,6 @@ class Relay:
         if self.room:
             self._link.relay_has_room()
 
-    def on_message(self, tag: int, message: Message) -> None:
-        """As `MessageOwner.on_message`: the link only sends."""
-
     def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:  # noqa: ARG002 – the outcome has it
         """As `MessageOwner.on_confirmed`: the client gets the outcomes."""
         state = self._side.channel.outcome
@@ -167,3 +226,64 @@ class Relay:
             state = _IN_DOUBT
         for each in range(first, last + 1):
             self._link.relay_settles(self._numbers.pop(each), state)
+
+
+class Fetch(Way):
+    """The way of the messages that a client receives.
+
+    Args:
+        interlinks, domain, node, link, user: as of `Way`.
+        source: fields of the source beside its address.
+        settles: whether messages come settled.
+    """
+
+    def __init__(
+        self, interlinks: Interlinks, domain: Domain, node: str, link: FetchedLink, user: str,
+        source: Mapping[str, Any], *, settles: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(interlinks, domain, node, link, user, "Messages for")
+        self._link, self._source, self._settles = link, source, settles
+
+    def ask(self, credit: int, *, is_draining: bool) -> bool:
+        """Have the domain send so many messages from now on. Returns whether it was asked: there is a link.
+
+        Args:
+            credit: how many.
+            is_draining: whether it gives back what it has no messages for (`FetchedLink.fetch_drained`).
+        """
+        if self._is_attached and not self._is_over:
+            self._side.channel.ask(credit, is_draining=is_draining)
+        return self._is_attached
+
+    def hold(self, *, is_held: bool) -> None:
+        """Do not read from the domain, or read again."""
+        if not self._is_over:
+            self._side.hold(is_held=is_held)
+
+    def settle(self, tags: Sequence[int], state: Composite | None, *, is_settled: bool) -> None:
+        """Pass an outcome on; unless `is_settled`, the domain settles the messages."""
+        if not self._is_over:
+            self._side.channel.settle(tags, state, is_settled=is_settled)
+
+    # ---- its side ----
+
+    def side_open(self, side: PeerSide) -> None:  # noqa: ARG002 – there is one
+        """As `SideEvents.side_open`."""
+        self._side.channel.attach_own_source(self._node, self, self._source, no_ack=self._settles, done=self._attached)
+
+    def _attached(self) -> None:
+        self._is_attached = True
+        self._link.fetch_ready()
+
+    def on_message(self, tag: int, message: Message) -> None:
+        """As `MessageOwner.on_message`."""
+        assert isinstance(message, SectionMessage)
+        self._link.fetch_has(tag, message)
+
+    def on_settled(self, first: int, last: int) -> None:
+        """As `SourceEvents.on_settled`."""
+        self._link.fetch_settles(first, last)
+
+    def on_drained(self) -> None:
+        """As `SourceEvents.on_drained`."""
+        self._link.fetch_drained()

@@ -7,8 +7,9 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from qstore.broker.client import Connection, Message, MessagingError, Sender
+from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender
 from qstore.tools import qpid_config, qstore_dump
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
 from tests.system.shovels import depth, drain, fill, managing, wait_until
 
@@ -133,6 +134,43 @@ def test_what_a_client_sends_through_a_domain_is_there_when_it_is_accepted(make_
     found = [body for _, _, body in drain(port, "b")]
     assert found[:500] == BODIES[:500]
     assert found[-1] == b"last"
+
+
+def _fetch_for_ever(receiver: Receiver) -> None:
+    while True:
+        receiver.fetch(timeout=PATIENCE_SECONDS)
+
+
+def test_what_a_client_receives_through_a_domain_is_gone_there_once_its_accept_is_answered(
+    make_broker: BrokerMaker,
+) -> None:
+    """A broker that is killed, either one, takes no accept back that it has settled, and no other message."""
+    here, far = make_broker().start(), make_broker().start()
+    ports = {here: here.port, far: far.port}
+    fill(far.port, "a", BODIES[:600])
+    config(here, "add", "domain", "far", "--durable", "--argument", f"url=127.0.0.1:{ports[far]}")
+    accepted: list[int] = []
+    options = {"protocol": "amqp1.0", "reconnect": False}
+    for victim, count in ((far, 200), (here, 200), (None, 200)):
+        with Connection(f"127.0.0.1:{ports[here]}", **options) as connection:
+            session = connection.session()
+            receiver = session.receiver("a@far", capacity=50)
+            for _ in range(count):
+                message = receiver.fetch(timeout=PATIENCE_SECONDS)
+                session.acknowledge(message, sync=True)
+                accepted.append(int(message.content))
+            if victim is None:
+                with pytest.raises(Empty):
+                    receiver.fetch(timeout=0)
+                break
+            receiver.fetch(timeout=PATIENCE_SECONDS)  # it stays in the domain
+            victim.kill()
+            with pytest.raises(MessagingError):
+                _fetch_for_ever(receiver)
+        victim.launch("--port", str(ports[victim]))
+        wait_until(lambda victim=victim: _answers(ports[victim]), "it is back")  # type: ignore[misc]
+    assert sorted(accepted) == [int(body) for body in BODIES[:600]]
+    assert depth(ports[far], "a") == 0
 
 
 def test_a_domain_that_is_not_there_yet_is_connected_when_it_comes(make_broker: BrokerMaker) -> None:

@@ -7,7 +7,7 @@
     /management               requests and answers (`management`)
     create-on-demand          a capability: the node is made if there is none; it stays
     a name without a node     the node that a policy makes for it (`model/node_policies`)
-    NODE@DOMAIN as a target   the node in a domain, to which messages are relayed (`federation/relay`)
+    NODE@DOMAIN               the node in a domain, to or from which messages are relayed (`federation/relay`)
     null as a target          anonymous terminus: each message has its own address
 
 **Subscriptions.** The queue is named CONTAINER_LINK, or LINK if it is shared and global; of the name of the link only
@@ -105,6 +105,7 @@ from qstore.broker.protocols.amqp_1_0.addresses import (
     without_url,
 )
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
+from qstore.broker.protocols.amqp_1_0.fetched import FetchLink, QueuelessLink
 from qstore.broker.protocols.amqp_1_0.filters import (
     APPLICATION_FILTER,
     PROPERTIES_FILTER,
@@ -346,7 +347,7 @@ class Attach:
         is_made: whether its node was made for it.
         is_control: whether its target is the coordinator of transactions.
         is_management: whether it is a link to or from the node for management.
-        is_relayed: whether its target is in a domain.
+        is_relayed: whether its address is in a domain.
     """
 
     def __init__(self, session: Session, fields: dict[str, Any]) -> None:
@@ -483,9 +484,6 @@ class Attach:
         if interlinks is None or interlinks.domain_in(self.address or "", session.vhost) is None:
             return False
         session.broker.authorization.check(session, Action.CREATE, ObjectType.LINK, "")
-        if self.is_source:
-            text = "a client can send to a domain, and not receive from it: that takes an incoming link of the broker"
-            raise ConditionError(Condition.NOT_IMPLEMENTED, text)
         self.is_relayed = True
         return True
 
@@ -717,11 +715,15 @@ class Attach:
         """Make the link; everything for it is there. Raises ModelError or ConditionError."""
         if not self.is_source or self.is_management:
             self._ignore_properties()
-        if self.queue is None:
+        if self.queue is None and not self.is_relayed:
             self._claim_node()
         if self.is_source and self.is_management:
             return AnswerLink(self.session, self.handle, self.name, self._max_message)
-        link = self._make_outgoing() if self.is_source else self._make_incoming()
+        link: IncomingLink | OutgoingLink | FetchLink
+        if self.is_source and self.is_relayed:
+            link = self._make_fetching()
+        else:
+            link = self._make_outgoing() if self.is_source else self._make_incoming()
         own, other = self.address or "", _address_of(self._fields.get("target" if self.is_source else "source"))
         link.ends = (own, other) if self.is_source else (other, own)
         return link
@@ -817,6 +819,16 @@ class Attach:
         elif isinstance(found, Queue) and found.auto_delete and found.arguments.get(LIFETIME) is not None:
             link.kept = found
             found.keepers += 1
+        return link
+
+    def _make_fetching(self) -> FetchLink:
+        terminus, interlinks = self.terminus, self.session.connection.interlinks
+        assert terminus is not None
+        assert interlinks is not None
+        settles = self._fields["snd_settle_mode"] == SETTLED
+        link = FetchLink(self.session, self.handle, self.name, self._max_message, settles=settles)
+        kept = {name: terminus[name] for name in ("filter", "distribution_mode") if terminus.get(name)}
+        link.fetch = interlinks.fetch(self.address or "", link, self.session, kept, settles=settles)
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -942,14 +954,14 @@ class Attach:
             actual["outcomes"] = tuple(f"amqp:{name}:list" for name in OUTCOMES)
         if self._offset_name:
             return actual
-        resumption = None if isinstance(link, AnswerLink) else link.resumption
+        resumption = None if isinstance(link, QueuelessLink) else link.resumption
         policy, durable, actual["timeout"] = LINK_DETACH, 0, 0
         if resumption is not None:
             policy = LINK_DETACH if resumption.policy == NEVER else resumption.policy
             actual["timeout"] = resumption.seconds
         if self._is_durable:
             policy, durable = NEVER, self.terminus["durable"]
-        elif not isinstance(link, AnswerLink) and link.owned:
+        elif not isinstance(link, QueuelessLink) and link.owned:
             policy, queue = link.policy, link.owned[0]
             durable = min(self.terminus["durable"], _CONFIGURATION) if queue.durable else 0
             actual["timeout"] = 0 if policy == NEVER else queue.auto_delete_seconds
@@ -973,7 +985,7 @@ class Attach:
         asked, node = (self.terminus or {}).get("dynamic_node_properties") or (), self._found
         if not asked or node is None:
             return ()
-        is_owned = not isinstance(link, AnswerLink) and node in link.owned
+        is_owned = not isinstance(link, QueuelessLink) and node in link.owned
         actual: list[tuple[Value, Value]] = []
         for key, typed in asked:
             value = _actual_property(node, plain_key(key), typed, is_owned=is_owned)

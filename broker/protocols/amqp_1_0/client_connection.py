@@ -420,7 +420,7 @@ class ClientSession:
             }  # fmt: skip
         self.send("flow", **values)
 
-    def settle(self, runs: Sequence[tuple[int, int]], state: Composite, *, is_settled: bool) -> None:
+    def settle(self, runs: Sequence[tuple[int, int]], state: Composite | None, *, is_settled: bool) -> None:
         """Send an outcome for messages that were received; unless `is_settled`, the broker settles them."""
         for first, last in runs:
             self.send(

@@ -33,7 +33,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import Stream, StreamRun
 from qstore.broker.model.queues.stream_log import place_of_number, with_sentinel
 from qstore.broker.model.run import MessageRun, RunEntry
-from qstore.broker.protocols.amqp_1_0.management import AnswerLink
+from qstore.broker.protocols.amqp_1_0.fetched import QueuelessLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections, run_as_sections, template_as_sections
 from qstore.broker.protocols.amqp_1_0.resuming import LINK_DETACH, RECEIVED, Resumption, Tracked, rest_at
 from qstore.broker.protocols.amqp_1_0.transfers import (
@@ -610,7 +610,7 @@ def _rest(sections: bytes, body: Content, received: dict[str, Any]) -> tuple[byt
     return sections, body, {"section_number": 0, "section_offset": 0}
 
 
-Link = IncomingLink | OutgoingLink | AnswerLink
+Link = IncomingLink | OutgoingLink | QueuelessLink
 
 
 class TransferStream(OutputStream):
@@ -623,7 +623,7 @@ class TransferStream(OutputStream):
 
     __slots__ = ("_session", "link")
 
-    def __init__(self, session: Session, link: OutgoingLink) -> None:
+    def __init__(self, session: Session, link: OutgoingLink | QueuelessLink) -> None:
         super().__init__()
         self._session, self.link = session, link
 

@@ -45,6 +45,7 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
 )
 from qstore.broker.protocols.amqp_1_0.addresses import decoded
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
+from qstore.broker.protocols.amqp_1_0.fetched import QueuelessLink
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import encode_composite, section_list
 from qstore.formats.amqp_1_0.frames import FRAME, encode_frame
@@ -99,31 +100,17 @@ _NULL: Final = Value("null", None)
 Body = Mapping[str, Value]
 
 
-class AnswerLink:
+class AnswerLink(QueuelessLink):
     """A link on which the client receives answers. They are sent settled.
 
     Args:
-        session: its session.
-        handle, name: of the client.
-        max_message: bytes of an answer that the client accepts.
-
-    Attributes:
-        session, handle, name, max_message: as above.
-        delivery_count, credit: as of `OutgoingLink`.
-        is_attached: whether it may send.
-        owned: none.
+        session, handle, name, max_message: as of `QueuelessLink`.
     """
 
-    __slots__ = (
-        "_bytes", "_waiting", "credit", "delivery_count", "handle", "is_attached", "max_message", "name", "owned",
-        "session",
-    )  # fmt: skip
+    __slots__ = ("_bytes", "_waiting")
 
     def __init__(self, session: Session, handle: int, name: str, max_message: int) -> None:
-        self.session, self.handle, self.name, self.max_message = session, handle, name, max_message
-        self.delivery_count = self.credit = 0
-        self.is_attached = True
-        self.owned: list[Queue] = []
+        super().__init__(session, handle, name, max_message)
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
 
@@ -138,8 +125,14 @@ class AnswerLink:
         self._bytes += len(answer)
         self.wake()
 
+    def on_credit(self, *, is_draining: bool) -> None:
+        """As `QueuelessLink.on_credit`."""
+        self.wake()
+        if is_draining:
+            self.session.give_back(self)
+
     def wake(self) -> None:
-        """Send what waits, as far as credit and window allow."""
+        """As `QueuelessLink.wake`."""
         session = self.session
         while self._waiting and self.credit > 0 and session.can_send and self.is_attached:
             answer = self._waiting.popleft()

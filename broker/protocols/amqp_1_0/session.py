@@ -72,6 +72,7 @@ from qstore.broker.model.settlement import (
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_1_0.attaching import Attach, prepare
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_value
+from qstore.broker.protocols.amqp_1_0.fetched import FetchLink, QueuelessLink
 from qstore.broker.protocols.amqp_1_0.links import (
     CREDIT,
     MAX_UNSETTLED,
@@ -83,7 +84,7 @@ from qstore.broker.protocols.amqp_1_0.links import (
     TransferStream,
     has_foreign_annotations,
 )
-from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
+from qstore.broker.protocols.amqp_1_0.management import do_request
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, mentions_delivery
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish, publish_run
 from qstore.broker.protocols.amqp_1_0.resuming import (
@@ -167,6 +168,7 @@ class Session:
         next_delivery: the number of the next delivery to the client.
         unsettled: number -> delivery, until it is settled; those that were in runs may come later.
         held_runs: unsettled deliveries in runs.
+        fetched: the numbers of unsettled deliveries of domains, and their links.
         max_unsettled: how many there may be.
         ledger: the messages of the client, by number.
         received: how many there are.
@@ -181,7 +183,8 @@ class Session:
         "__weakref__", "_awaited", "_detaching", "_drains", "_endings", "_handle_max", "_held", "_incoming",
         "_incoming_window", "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes",
         "_presettled", "_reported", "_stream", "_told", "_tracked", "_unfinished_drains", "broker", "can_send",
-        "channel", "connection", "held_runs", "is_open", "ledger", "links", "max_unsettled", "name", "next_delivery",
+        "channel", "connection", "fetched", "held_runs", "is_open", "ledger", "links", "max_unsettled", "name",
+        "next_delivery",
         "owned", "rate", "received", "timeout", "transactions", "txn_commits", "txn_rejects", "txn_starts", "unsettled",
         "user", "virtual_host", "window",
     )  # fmt: skip
@@ -217,6 +220,7 @@ class Session:
         self.unsettled: dict[int, Delivery] = {}
         self.held_runs = HeldRuns()
         self.max_unsettled = MAX_UNSETTLED
+        self.fetched: dict[int, FetchLink] = {}
         self._stream: TransferStream | None = None
         self._is_blocked = False  # whether the stream waits for the window
         self._drains: dict[OutgoingLink, None] = {}
@@ -276,7 +280,7 @@ class Session:
         return sum(
             len(each.unsettled if isinstance(each, OutgoingLink) else each.tracked)
             for each in self.links.values()
-            if not isinstance(each, AnswerLink) and each.resumption is not None
+            if not isinstance(each, QueuelessLink) and each.resumption is not None
         )
 
     @property
@@ -297,7 +301,7 @@ class Session:
         """As `ManagedSession.attached_links`; not those of transactions and management."""
         container = self.connection.container
         for link in list(self.links.values()):
-            if isinstance(link, OutgoingLink):
+            if isinstance(link, OutgoingLink | FetchLink):
                 yield ManagedLink(False, container, link.name, *link.ends, link.delivered)
             elif isinstance(link, IncomingLink) and not link.is_control and not link.is_management:
                 count = (link.delivery_count - link.first_count) & MASK
@@ -433,7 +437,7 @@ class Session:
             self._refuse_link(attach, error)
             return
         self.links[link.handle] = link
-        if not isinstance(link, AnswerLink) and link.resumption is not None:
+        if not isinstance(link, QueuelessLink) and link.resumption is not None:
             self._resume_link(attach, link, link.resumption)
         if not self._send("attach", **attach.answer(link)):
             self._drop_link(link, is_orderly=True, is_suspended=True)
@@ -441,7 +445,9 @@ class Session:
             text = f"the answer exceeds the client's max-frame-size of {self.connection.max_frame}"
             self._refuse_link(attach, ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text))
             return
-        if isinstance(link, IncomingLink):
+        if isinstance(link, FetchLink):
+            link.fetch.start()
+        elif isinstance(link, IncomingLink):
             if link.relay is not None:
                 link.relay.start()
             elif self.outstanding_commands < CREDIT:
@@ -561,14 +567,15 @@ class Session:
             is_closed: whether the client has closed it: its nodes end at once.
         """
         self.links.pop(link.handle, None)
-        if not isinstance(link, AnswerLink) and link.resumption is not None:
+        if not isinstance(link, QueuelessLink) and link.resumption is not None:
             self._leave(link, link.resumption, LINK_DETACH, is_suspended=is_suspended)
         if isinstance(link, OutgoingLink):
             self._end_outgoing(link)
             if link.unsettled or self.held_runs.count:
                 self._give_back(link, is_redelivered=not is_orderly)
-        elif isinstance(link, AnswerLink):
-            link.is_attached = False
+        elif isinstance(link, QueuelessLink):
+            self._end_stream_of(link)
+            link.close()
         else:
             self._incoming.pop(link, None)
             self._forget_tracked(link)
@@ -593,7 +600,7 @@ class Session:
         owned, link.owned = link.owned, []
         if not owned:
             return
-        assert not isinstance(link, AnswerLink)
+        assert not isinstance(link, QueuelessLink)
         if event is not None and link.policy > (CONNECTION_CLOSE if self.connection.is_over else event):
             self._keep_nodes(link, owned)
             return
@@ -661,15 +668,18 @@ class Session:
         if link.transaction is not None:
             link.transaction.links.pop(link, None)
             link.transaction = None
+        self._end_stream_of(link)
+        queue = link.queue
+        unsubscribe(self.virtual_host, self, queue, link, link.name)
+        if not queue.is_deleted and queue not in link.owned:
+            self._end_by(self.connection.leave, queue)
+
+    def _end_stream_of(self, link: OutgoingLink | QueuelessLink) -> None:
         stream = self._stream
         if stream is not None and stream.link is link:
             self._stream, self._is_blocked = None, False
             self.connection.streams.pop(self.channel, None)
             self.wake_all()
-        queue = link.queue
-        unsubscribe(self.virtual_host, self, queue, link, link.name)
-        if not queue.is_deleted and queue not in link.owned:
-            self._end_by(self.connection.leave, queue)
 
     def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
         """Settle the deliveries of a link that has ended, with its default outcome."""
@@ -791,21 +801,23 @@ class Session:
         link = self._link(handle)
         if isinstance(link, OutgoingLink):
             self._on_credit(link, fields)
-        elif isinstance(link, AnswerLink):
-            self._on_credit_for_answers(link, fields)
+        elif isinstance(link, QueuelessLink):
+            self._on_credit_without_queue(link, fields)
         elif link is not None and fields["echo"]:
             self._send_flow(link)
 
-    def _on_credit_for_answers(self, link: AnswerLink, fields: dict[str, Any]) -> None:
+    def _on_credit_without_queue(self, link: QueuelessLink, fields: dict[str, Any]) -> None:
         credit = fields.get("link_credit")
         if credit is not None:
             link.credit = max(0, credit - difference(link.delivery_count, fields.get("delivery_count", 0)))
-        link.wake()
-        if fields["drain"]:
-            link.delivery_count, link.credit = (link.delivery_count + link.credit) & MASK, 0
-            self._send_flow(link, drain=True)
-        elif fields["echo"]:
+        link.on_credit(is_draining=fields["drain"])
+        if fields["echo"] and not fields["drain"]:
             self._send_flow(link)
+
+    def give_back(self, link: QueuelessLink) -> None:
+        """Give the credit of a link back, which the client drains: it has nothing more to send."""
+        link.delivery_count, link.credit = (link.delivery_count + link.credit) & MASK, 0
+        self._send_flow(link, drain=True)
 
     def _window_opened(self) -> None:
         if self.window <= 0:
@@ -1192,7 +1204,7 @@ class Session:
             self.broker.tick.workers[self] = None
             self.broker.tick.schedule()
 
-    def fail_relayed(self, link: IncomingLink, error: Exception) -> None:
+    def fail_relayed(self, link: IncomingLink | FetchLink, error: Exception) -> None:
         """A relay has ended: tell the outcomes of its messages, and detach the link."""
         if self.is_open and self.links.get(link.handle) is link:
             self._report()
@@ -1348,7 +1360,7 @@ class Session:
         if self.window <= 0:
             self.can_send = False
 
-    def stream(self, link: OutgoingLink, frames: Iterator[tuple[Buffer, ...]]) -> None:
+    def stream(self, link: OutgoingLink | QueuelessLink, frames: Iterator[tuple[Buffer, ...]]) -> None:
         """Send a message of several frames, in portions."""
         stream = self._stream = TransferStream(self, link)
         stream.add(frames)
@@ -1397,6 +1409,8 @@ class Session:
             raise ConditionError(Condition.NOT_IMPLEMENTED, "unknown delivery state", Ends.SESSION)
         if last < first:
             return  # there is no delivery in it
+        if self.fetched:
+            self._settle_fetched(first, last, state, is_settled=is_settled)
         most = min(last - first + 1, self.unsettled_count)
         if state is not None and is_transactional(state):
             self._retire(state, self._numbers_in(first, last), most, is_settled=is_settled)
@@ -1418,6 +1432,19 @@ class Session:
             if is_retired:
                 numbers = self.transactions.free(numbers, is_settled=is_settled)
             self._settle_any(list(numbers), state, answers=not is_settled)
+
+    def _settle_fetched(self, first: int, last: int, state: Composite | None, *, is_settled: bool) -> None:
+        """Pass an outcome for deliveries of domains on."""
+        by_link: dict[FetchLink, list[int]] = {}
+        for number, link in self.fetched.items():
+            if first <= number <= last:
+                by_link.setdefault(link, []).append(number)
+        if by_link and state is not None and is_transactional(state):
+            text = "a message of a domain cannot be part of a transaction"
+            raise ConditionError(Condition.NOT_IMPLEMENTED, text, Ends.SESSION)
+        if is_settled or (state is not None and state.name in OUTCOMES):
+            for link, numbers in by_link.items():
+                link.settle(numbers, state, is_settled=is_settled)
 
     def _sender_settles(self, first: int, last: int) -> None:
         """The client settles messages that have outcomes."""
@@ -1577,11 +1604,11 @@ class Session:
         elif settled is Settled.SYNCED:
             self.broker.tick.when_synced(done)
 
-    def tell_settled(self, numbers: list[int], state: Composite, error: Exception | None) -> None:
+    def tell_settled(self, numbers: list[int], state: Composite | None, error: Exception | None) -> None:
         """Settle deliveries whose outcome is on the disk; after an error the session ends."""
         self._tell_ranges(_runs(numbers), state, error)
 
-    def _tell_ranges(self, ranges: Iterable[tuple[int, int]], state: Composite, error: Exception | None) -> None:
+    def _tell_ranges(self, ranges: Iterable[tuple[int, int]], state: Composite | None, error: Exception | None) -> None:
         """As `tell_settled`, for ranges of numbers, inclusive."""
         if error is not None:
             self.fail_with(error)
@@ -1629,10 +1656,12 @@ class Session:
         self.connection.streams.pop(self.channel, None)
         self._stream = None
         for each in self.links.values():
-            if not isinstance(each, AnswerLink):
+            if not isinstance(each, QueuelessLink):
                 self.suspend(each)
             if isinstance(each, IncomingLink) and each.relay is not None:
                 each.relay.close()
+            elif isinstance(each, FetchLink):
+                each.close()
         self._told.clear()
         if self._held is not None:
             self._held.drop()

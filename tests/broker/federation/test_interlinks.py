@@ -41,7 +41,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_1_0.composites import Composite
-from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.amqp_1_0.values import Described, Value
 from qstore.formats.broker_records.topology import GeneralObject, without_passwords
 from qstore.formats.values import typed_map
 from tests.broker.federation.test_shovel import AcknowledgesAtOnce, AcknowledgesTheNext
@@ -52,6 +52,7 @@ from tests.broker.protocols.world import World
 from tests.broker.wired_broker import Somebody, Wired, play
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
+from tests.support.sections_peer import Delivered
 
 ANN = Somebody("ann@QPID")
 FAR = DomainSettings("far", "far:5672")
@@ -437,7 +438,7 @@ def test_who_may_not_create_links_is_not_relayed() -> None:
     ("node", "receives", "condition"),
     [
         ("there@nowhere", False, "amqp:not-found"), ("@far", False, "amqp:not-found"),
-        ("there@far", True, "amqp:not-implemented"),
+        ("there@nowhere", True, "amqp:not-found"),
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_relayed(node: str, receives: bool, condition: str) -> None:
@@ -461,6 +462,227 @@ def test_relays_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     relayed(life)
     found = LinksClient(life.own).open().attach("there@far")
     assert found[-1].fields["error"].fields["condition"] == "amqp:resource-limit-exceeded"
+
+
+# ---- what clients receive from a domain ----
+
+ACCEPTED = Composite("accepted", {})
+
+
+def fetching(life: Life, count: int, node: str = "there@far", **fields: Any) -> LinksClient:
+    """A client whose link 0 comes from the domain, where `there` gets so many messages."""
+    far = LinksClient(life.far).open().sender("there")
+    for number in range(count):
+        far.publish(b"%d" % number, durable=True)
+    client = LinksClient(life.own).open(container_id="fetching")
+    (attach,) = client.attach(node, receives=True, **fields)
+    assert attach.fields["source"] is not None
+    life.worlds.run()
+    life.sync()
+    return client
+
+
+def got(life: Life, client: LinksClient) -> list[bytes]:
+    life.worlds.run()
+    life.sync()
+    return [bytes(each.content)[-1:] for each in client.messages()]
+
+
+def acquired(life: Life) -> int:
+    queue = life.far.broker.default_host.queues["there"]
+    return queue.message_count - queue.available_count
+
+
+def test_a_client_gets_as_many_messages_of_the_domain_as_it_has_credit_for() -> None:
+    life = Life()
+    client = fetching(life, 5)
+    assert got(life, client) == []
+    client.credit(2)
+    assert got(life, client) == [b"0", b"1"]
+    assert (life.on(life.far, "there"), life.own.store.enqueued) == (5, [])
+    client.credit(2, seen=2)
+    assert got(life, client) == [b"2", b"3"]
+    (shown,) = life.shown(OUTGOING_CLASS)
+    assert (shown["source"], shown["transfers"]) == ("there@far", 4)
+
+
+def test_an_outcome_is_settled_when_the_domain_has_it_on_its_disk() -> None:
+    life = Life()
+    client = fetching(life, 3)
+    client.credit(3)
+    assert len(got(life, client)) == 3
+    client.settle(ACCEPTED, 0, 1, settled=False)
+    life.worlds.run()
+    assert client.take("disposition") == []
+    life.sync()
+    found = client.take("disposition")
+    assert [(each.fields["first"], each.fields["settled"]) for each in found] == [(0, True), (1, True)]
+    assert all(each.fields["state"].name == "accepted" for each in found)
+    client.settle(ACCEPTED, 2)
+    life.worlds.run()
+    life.sync()
+    assert client.take("disposition") == []
+    assert life.on(life.far, "there") == 0
+    (session,) = client.machine.sessions.values()
+    assert not session.fetched  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("state", ["released", "modified"])
+def test_what_is_released_is_in_the_domain_again(state: str) -> None:
+    life = Life()
+    client = fetching(life, 1)
+    client.credit(1)
+    assert got(life, client) == [b"0"]
+    client.settle(Composite(state, {"delivery_failed": True} if state == "modified" else {}), 0, settled=False)
+    life.worlds.run()
+    assert client.take("disposition")[0].fields["state"].name == state
+    client.credit(1, seen=1)
+    life.worlds.run()
+    (again,) = client.messages()
+    assert bytes(again.content)[-1:] == b"0"
+
+
+def test_a_link_is_drained_when_the_domain_has_no_more() -> None:
+    life = Life()
+    client = fetching(life, 2)
+    client.credit(5, drain=True)
+    assert got(life, client) == [b"0", b"1"]
+    flow = client.take("flow")[-1].fields
+    assert (flow["link_credit"], flow["delivery_count"], flow["drain"]) == (0, 5, True)
+    client.credit(2, seen=5, drain=True)
+    life.worlds.run()
+    assert client.take("flow")[-1].fields["delivery_count"] == 7
+    client.credit(1, seen=7)
+    LinksClient(life.far).open().sender("there").publish(b"8")
+    assert got(life, client) == [b"8"]
+
+
+@replaces
+def test_no_more_messages_come_than_the_client_may_leave_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.broker.protocols.amqp_1_0.fetched.MAX_UNSETTLED", 4)
+    life = Life()
+    client = fetching(life, 10)
+    client.credit(8, drain=True)
+    assert got(life, client) == [b"0", b"1", b"2", b"3"]
+    client.settle(ACCEPTED, 0, 1)
+    assert got(life, client) == [b"4", b"5"]
+    client.settle(ACCEPTED, 2, 5)
+    assert got(life, client) == [b"6", b"7"]
+    assert (acquired(life), life.on(life.far, "there")) == (2, 4)
+
+
+def test_messages_wait_for_the_window_of_the_session() -> None:
+    life = Life()
+    client = fetching(life, 3)
+    client.credit(3, incoming_window=1)
+    assert got(life, client) == [b"0"]
+    client.do("flow", next_incoming_id=1, incoming_window=10, next_outgoing_id=0, outgoing_window=10)
+    assert got(life, client) == [b"1", b"2"]
+
+
+def test_a_domain_is_not_read_while_its_messages_wait() -> None:
+    life = Life()
+    for _ in range(2):
+        LinksClient(life.far).open().sender("there").publish(bytes(5 << 20))
+    client = fetching(life, 1)
+    client.credit(3, incoming_window=1)
+    life.worlds.run()
+    (way,) = life.interlinks.domains["far"].relays
+    assert way._side.wire.is_paused  # type: ignore[attr-defined, union-attr]
+    client.do("flow", next_incoming_id=1, incoming_window=1_000_000, next_outgoing_id=0, outgoing_window=10)
+    found: list[Delivered] = []
+    while way._side.wire.is_paused or len(found) < 3:  # type: ignore[attr-defined, union-attr]
+        life.worlds.run()
+        found += client.messages()
+    assert [len(each.content) > 5 << 20 for each in found] == [True, True, False]
+
+
+def test_messages_come_settled_if_the_client_wants_them_so() -> None:
+    life = Life()
+    client = fetching(life, 2, snd_settle_mode=1)
+    client.credit(5)
+    life.worlds.run()
+    assert [each.fields["settled"] for each in client.messages()] == [True, True]
+    life.sync()
+    assert life.on(life.far, "there") == 0
+
+
+def test_a_selector_is_that_of_the_domain() -> None:
+    life = Life()
+    kind = Value("symbol", "apache.org:selector-filter:string")
+    text = Value("described", Described(kind, Value("string", "n = 1")))
+    client = LinksClient(life.own).open()
+    client.attach("there@far", receives=True, terminus={"filter": ((Value("symbol", "s"), text),)})
+    life.worlds.run()
+    (machine,) = [each for each in life.far.machines if getattr(each, "container", "") == "here"]
+    (session,) = machine.sessions.values()
+    (link,) = session.subscriptions.values()
+    assert "n = 1" in str(link.kind)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ends", ["detach", "end", "close", "lost"])
+def test_what_has_no_outcome_is_in_the_domain_again_when_the_link_ends(ends: str) -> None:
+    life = Life()
+    client = fetching(life, 3)
+    client.credit(2)
+    assert len(got(life, client)) == 2
+    assert acquired(life) == 2
+    if ends == "lost":
+        client.machine.dismantle()
+    else:
+        client.do(ends, **({"handle": 0, "closed": True} if ends == "detach" else {}))
+    life.worlds.run()
+    assert (acquired(life), life.on(life.far, "there")) == (0, 3)
+    assert not life.interlinks.domains["far"].relays
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_client_is_told_why_no_more_messages_come(is_killed: bool) -> None:
+    life = Life()
+    client = fetching(life, 2)
+    client.credit(5)
+    assert len(got(life, client)) == 2
+    client.settle(ACCEPTED, 0, settled=False)
+    if is_killed:
+        life.kill_far()
+    else:
+        asyncio.run(life.interlinks.delete_domain("far", ANN))
+    (detach,) = client.take()
+    error = detach.fields["error"].fields
+    assert ("connection was lost" if is_killed else "domain was deleted") in error["description"]
+    client.settle(ACCEPTED, 1, settled=False)
+    client.sync()
+    assert client.take() == []
+
+
+def test_a_message_that_is_too_large_for_the_client_ends_its_link() -> None:
+    life = Life()
+    client = fetching(life, 0, max_message_size=100)
+    LinksClient(life.far).open().sender("there").publish(bytes(200))
+    client.credit(5)
+    assert got(life, client) == []
+    (detach,) = client.take("detach")
+    assert "the client accepts 100" in detach.fields["error"].fields["description"]
+    assert acquired(life) == 0
+
+
+def test_a_message_of_a_domain_is_not_part_of_a_transaction() -> None:
+    life = Life()
+    client = fetching(life, 1)
+    client.credit(5)
+    assert len(got(life, client)) == 1
+    client.settle(Composite("transactional-state", {"txn_id": Value("binary", b"1"), "outcome": ACCEPTED}), 0)
+    (end,) = client.take("end")
+    assert end.fields["error"].fields["condition"] == "amqp:not-implemented"
+
+
+def test_a_source_that_the_domain_has_not_ends_the_link() -> None:
+    life = Life()
+    client = LinksClient(life.own).open()
+    client.attach("nowhere@far", receives=True)
+    life.worlds.run()
+    (detach,) = client.take("detach")
+    assert "nowhere" in detach.fields["error"].fields["description"]
 
 
 # ---- making and deleting ----

@@ -1089,7 +1089,7 @@ function federation(place, ctx) {
         { label: "Name", cell: (row) => row.name }, { label: "Addresses", cell: (row) => h("div", { class: "uri" }, row.url) },
         { label: "User", cell: (row) => row.username || "–" }, { label: "SASL mechanisms", cell: (row) => row.sasl_mechanisms || "all" },
         { label: "Durable", cell: (row) => (row.durable ? "yes" : "no") },
-        { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "It must have no links. What clients send through it ends.", `qstore/domains/${part(row.name)}`), "danger") },
+        { label: "", cell: (row) => button("Delete", () => removeFederated(ctx, `Delete ${row.name}?`, "It must have no links. What clients send and receive through it ends.", `qstore/domains/${part(row.name)}`), "danger") },
       ], domains) : "",
       interlinks.length ? h("h2", {}, "Links of AMQP 1.0") : "", interlinks.length ? table("Links of AMQP 1.0", [
         { label: "Name", cell: (row) => row.name }, { label: "Domain", cell: (row) => row.domain },
