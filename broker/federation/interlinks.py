@@ -72,6 +72,9 @@ MAX_RELAYS: Final = 1_000
 PREFETCH: Final = 1_000
 """Messages of one link that are not settled."""
 
+TLS_SSF: Final = 128
+"""The security strength factor of TLS: the least bits of the keys of its ciphers."""
+
 _MAX_TEXT: Final = 255  # bytes, as of `sstr` in QMF
 _HERE: Final = AmqpUri("tcp", "", 5672, DEFAULT_HOST, None, None, None, None)
 
@@ -86,6 +89,7 @@ class DomainSettings(NamedTuple):
             ANONYMOUS, or for all with a user name.
         username, password: for the login; empty for none.
         durable: whether it survives a restart.
+        min_ssf: the least security strength factor, in bits: from 1 on all addresses must have TLS.
     """
 
     name: str
@@ -94,6 +98,7 @@ class DomainSettings(NamedTuple):
     username: str = ""
     password: str = ""
     durable: bool = False
+    min_ssf: int = 0
 
     @property
     def shown_mechanisms(self) -> str:
@@ -124,6 +129,10 @@ def read_uris(settings: DomainSettings) -> tuple[AmqpUri, ...]:
         found = tuple(AmqpUri(each.transport, *each[:2], DEFAULT_HOST, None, None, None, None) for each in remotes)
     if len(found) > MAX_URIS or not all(each.host for each in found):
         raise InvalidArgumentError(f"url must have 1 to {MAX_URIS} addresses, each with a host")
+    if not 0 <= settings.min_ssf <= TLS_SSF:
+        raise InvalidArgumentError(f"min_ssf must be 0 to {TLS_SSF}, which every connection with TLS has")
+    if settings.min_ssf and any(each.transport != "ssl" for each in found):
+        raise InvalidArgumentError(f"min_ssf {settings.min_ssf} needs TLS at all addresses of url (ssl:HOST:PORT)")
     user, password = settings.username or None, settings.password or None
     return tuple(each._replace(user=user, password=password, mechanisms=names or None) for each in found)
 
@@ -468,6 +477,9 @@ def _record_name(name: str) -> Record:
     return Record(INTERLINK_KIND, (name,))
 
 
+_MIN_SSF: Final = "min_ssf"
+_MAX_DIGITS: Final = 9
+
 #: Property of a stored domain -> attribute of its settings.
 _STORED: Final = {
     "url": "url", "sasl_mechanisms": "mechanisms", "username": "username", "password": "password",
@@ -477,12 +489,17 @@ _STORED: Final = {
 def _record_of(settings: DomainSettings) -> GeneralObject:
     given = [(name, getattr(settings, attribute)) for name, attribute in _STORED.items()]
     entries = [(name, TypedValue(STR16, text)) for name, text in given if text]
+    if settings.min_ssf:
+        entries.append((_MIN_SSF, typed_value(settings.min_ssf)))
     return GeneralObject(DOMAIN_KIND, settings.name, TypedMap((*entries, ("durable", typed_value(True)))))
 
 
 def _stored_settings(record: GeneralObject) -> DomainSettings:
     found = {_STORED[name]: _text(typed.value) for name, typed in record.properties.entries if name in _STORED}
-    return DomainSettings(**{"name": record.name, "url": "", **found}, durable=True)
+    typed = record.properties.get(_MIN_SSF)
+    least = _text(0 if typed is None else typed.value)
+    min_ssf = int(least) if least.isdecimal() and len(least) <= _MAX_DIGITS else _MAX_TEXT  # which is not valid
+    return DomainSettings(**{"name": record.name, "url": "", **found}, durable=True, min_ssf=min_ssf)
 
 
 def _text(value: object) -> str:

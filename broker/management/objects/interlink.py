@@ -2,7 +2,7 @@
 
     create             properties
     -----------------  ---------------------------------------------------------------------------------------------
-    domain             url, sasl_mechanisms, username, password, durable
+    domain             url, sasl_mechanisms, username, password, durable, min_ssf, max_ssf
     incoming           domain, source (or src), target (or dest), durable
     outgoing           likewise
 
@@ -50,9 +50,9 @@ DOMAIN: Final = "domain"
 KINDS: Final = (DOMAIN, INCOMING, OUTGOING)
 """The types of objects that are created and deleted here."""
 
-_DOMAIN_PROPERTIES: Final = ("url", "sasl_mechanisms", "username", "password", "durable")
+_DOMAIN_PROPERTIES: Final = ("url", "sasl_mechanisms", "username", "password", "durable", "min_ssf", "max_ssf")
 _LINK_PROPERTIES: Final = ("domain", "source", "src", "target", "dest", "durable")
-_WITHOUT_EFFECT: Final = ("sasl_service", "min_ssf", "max_ssf")  # of qpidd's domains
+_SASL_SERVICE: Final = "sasl_service"  # of qpidd's domains
 
 
 def _interlinks(managed: ManagedBroker, caller: Caller) -> Interlinks:
@@ -79,7 +79,7 @@ async def create_interlink(
     given = Arguments({name: typed.value for name, typed in properties.entries})
     known = _DOMAIN_PROPERTIES if kind == DOMAIN else _LINK_PROPERTIES
     for each in given:
-        if kind == DOMAIN and each in _WITHOUT_EFFECT:
+        if kind == DOMAIN and each == _SASL_SERVICE:
             raise NotImplementedByBrokerError(f"domains have no {each}: links log in without Kerberos")
         if strict and each not in known:
             raise InvalidArgumentError(f"unknown property: {printable(each)}")
@@ -91,8 +91,9 @@ async def create_interlink(
         return
     if not given.text("url"):
         raise InvalidArgumentError("A url is required for a domain!")
-    url, mechanisms, username, password = (given.text(each) for each in _DOMAIN_PROPERTIES[:-1])
-    domain = DomainSettings(name, url, mechanisms, username, password, given.flag("durable"))
+    url, mechanisms, username, password = (given.text(each) for each in _DOMAIN_PROPERTIES[:4])
+    given.count("max_ssf")  # it limits layers of SASL, which links have not
+    domain = DomainSettings(name, url, mechanisms, username, password, given.flag("durable"), given.count("min_ssf"))
     await interlinks.create_domain(domain, caller)
 
 

@@ -18,6 +18,7 @@ from qstore.broker.federation.interlinks import (
     DomainSettings,
     Interlinks,
     InterlinkSettings,
+    _record_of,
     read_uris,
 )
 from qstore.broker.federation.shovel import Shovels, ShovelState
@@ -805,8 +806,8 @@ def test_what_management_creates_and_shows() -> None:
         create("domain", "x", url="h", colour="red")
     with pytest.raises(InvalidArgumentError, match="A url is required"):
         create("domain", "x")
-    with pytest.raises(NotImplementedByBrokerError, match="min_ssf"):
-        create("domain", "x", url="h", min_ssf=56, strict=False)
+    with pytest.raises(NotImplementedByBrokerError, match="sasl_service"):
+        create("domain", "x", url="h", sasl_service="amqp", strict=False)
     with pytest.raises(InvalidArgumentError, match="a durable link needs a durable domain"):
         create("incoming", "x", domain="far", source="source", target="inbox", durable=True)
     life.worlds.run()
@@ -922,3 +923,43 @@ def test_passwords_of_domains_are_not_shown() -> None:
     assert without_passwords(record) == GeneralObject("domain", "A", typed_map({"url": "h", "username": "u"}))
     assert "hidden" not in repr(DURABLE)
     assert "hidden" not in repr(read_uris(DURABLE))
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "refusal"),
+    [
+        ("ssl:h:5671", {"min_ssf": 128}, ""), ("amqps://h", {"min_ssf": 1, "max_ssf": 256}, ""),
+        ("h", {"min_ssf": 0}, ""), ("h", {"max_ssf": 0}, ""), ("h", {"min_ssf": 1}, "needs TLS"),
+        ("ssl:h:5671,h", {"min_ssf": 56}, "needs TLS"), ("ssl:h:5671", {"min_ssf": 256}, "0 to 128"),
+        ("h", {"min_ssf": "much"}, "min_ssf"), ("h", {"max_ssf": -1}, "max_ssf"),
+    ],
+)  # fmt: skip
+def test_a_least_strength_needs_tls(url: str, given: dict[str, Any], refusal: str) -> None:
+    life = Life()
+
+    def create() -> None:
+        properties = typed_map({"url": url, **given})
+        asyncio.run(create_interlink(life.managed, "domain", "x", properties, strict=True, caller=ANN))
+
+    if refusal:
+        with pytest.raises(InvalidArgumentError, match=refusal):
+            create()
+    else:
+        create()
+    assert ("x" in life.interlinks.domains) is not bool(refusal)
+
+
+@pytest.mark.parametrize(
+    ("url", "min_ssf", "is_used"), [("ssl:h:5671", 56, True), ("h:5672", 56, False), ("ssl:h:5671", "much", False)]
+)
+def test_a_stored_domain_keeps_its_least_strength(url: str, min_ssf: object, is_used: bool) -> None:
+    life = Life()
+    properties = typed_map({"url": url, "min_ssf": min_ssf, "durable": True})
+    store = SimpleNamespace(topology=SimpleNamespace(general={7: GeneralObject("domain", "d", properties)}))
+    life.own.broker.store = store
+    life.interlinks.start()
+    assert ("d" in life.interlinks.domains) is is_used
+    if is_used:
+        assert life.interlinks.domains["d"].settings.min_ssf == min_ssf
+        (kept,) = [dict(each.properties.entries) for each in (_record_of(life.interlinks.domains["d"].settings),)]
+        assert kept["min_ssf"].value == min_ssf
