@@ -963,7 +963,7 @@ NAMES: Final = """
 + tpl-jfile-size-pgs; 003:679 004:24977
     system/test_broker_in_doubt.py::test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them
 + tpl-wcache-page-size; 003:680 004:24978
-    store/test_parameters.py::test_a_cache_has_as_many_pages_as_qpidd_gives_it
+    store/test_parameters.py::test_a_cache_has_twice_as_many_pages_as_qpidd_gives_it
 + truncate; 003:681 003:909
     store/test_identity.py::test_truncate_discards_even_a_clean_store
 ~ store-async; 000:379 004:27984

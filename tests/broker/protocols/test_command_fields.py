@@ -161,6 +161,15 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
         monkeypatch.setattr(module, function, watched)
 
+    decode_start_ok = basic_connection.decode_start_ok
+
+    def watched_start_ok(payload: bytes) -> tuple[bytes, dict[str, Any]]:
+        properties, values = decode_start_ok(payload)
+        name = "0-9-1 connection.start-ok"
+        found.setdefault(name, set()).add("client_properties")  # which are decoded if they are not known
+        return properties, Fields(name, values, found)
+
+    monkeypatch.setattr(basic_connection, "decode_start_ok", watched_start_ok)
     watch(basic_methods, "decode_method", "0-9-1")
     watch(basic_connection, "decode_method", "0-9-1")
     watch(commands, "decode_command", "0-10")
