@@ -52,7 +52,7 @@ from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.queues.arguments import FILTER, LIFETIME, UNTIL_EMPTY, read_arguments
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import make_in, run_in
-from qstore.formats.broker_records.topology import GeneralObject
+from qstore.formats.broker_records.topology import MAX_NAME, GeneralObject
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue, typed_value
 from qstore.formats.wording import printable
 
@@ -115,7 +115,7 @@ def _text(properties: dict[str, TypedValue], name: str) -> str:
 
 
 def read_policy(kind: str, pattern: str, given: TypedMap, created_at: float) -> NodePolicy:
-    """A policy with these properties. Raises InvalidArgumentError."""
+    """A policy with these properties. Raises InvalidArgumentError, or NotFoundError: there is no such exchange type."""
     if not pattern:
         raise InvalidArgumentError(f"a {kind} needs a name: the pattern of names that it applies to")
     compiled = compile_pattern(f"the pattern {shown(pattern)}", pattern)
@@ -176,13 +176,15 @@ class NodePolicies:
                 continue
             try:
                 policy = read_policy(record.kind, record.name, record.properties, self._clock())
-            except InvalidArgumentError as error:
+            except (InvalidArgumentError, NotFoundError) as error:
                 _LOG.error("%s %s of the store is not used: %s", record.kind, printable(record.name), error)
                 continue
             self.policies[record.name] = policy._replace(number=number)
 
     def match(self, name: str) -> NodePolicy | None:
-        """The policy that applies to a name; None for none."""
+        """The policy that applies to a name; None for none, and for a name that is too long for any node."""
+        if len(name) > MAX_NAME:
+            return None
         found = [each for each in self.policies.values() if each.compiled.search(name)]
         return max(found, key=lambda each: len(each.pattern), default=None)
 
@@ -199,6 +201,7 @@ class NodePolicies:
         Raises:
             UnauthorizedError: the caller may not.
             InvalidArgumentError: the pattern or a property is not valid.
+            NotFoundError: there is no such type of exchange.
             NotAllowedError: there is a policy with that pattern.
             ResourceLimitExceededError: there are too many.
             InternalError: the store cannot store it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
     UnauthorizedError,
 )
-from qstore.broker.model.node_policies import QUEUE_POLICY, TOPIC_POLICY, read_policy
+from qstore.broker.model.node_policies import QUEUE_POLICY, TOPIC_POLICY, NodePolicies, read_policy
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.broker_records.topology import GeneralObject
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import World
@@ -256,6 +258,31 @@ def test_a_policy_is_read_as_qpidd_has_stored_it() -> None:
     assert dict(policy.of_subscriptions.entries) == dict(typed_map({"qpid.max_count": 3}).entries)
     with pytest.raises(InvalidArgumentError):
         read_policy(TOPIC_POLICY, "news", typed_map({"qpid.max_count": "x"}), 1.0)
+
+
+def test_policies_of_a_store_that_are_not_valid_are_logged_and_kept(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    general = {
+        1: GeneralObject(TOPIC_POLICY, "^a", typed_map({"exchange-type": "of-a-plug-in", "durable": True})),
+        2: GeneralObject(QUEUE_POLICY, "^b(", typed_map({"durable": True})),
+        3: GeneralObject(QUEUE_POLICY, "^c", typed_map({"durable": True})),
+    }
+    store: Any = SimpleNamespace(topology=SimpleNamespace(general=general))
+    policies = NodePolicies(store, world.broker.authorization, lambda: 1.0)
+    policies.recover()
+    assert list(policies.policies) == ["^c"]
+    assert ["is not used" in line for line in caplog.messages] == [True, True]
+
+
+def test_a_name_that_is_too_long_for_a_node_is_not_searched(world: World, client: LinksClient) -> None:
+    """A pattern like this one takes seconds with the longest address that fits into a frame."""
+    make(world, QUEUE_POLICY, "jobs.*x")
+    longest = "jobs".ljust(254, "-") + "x"
+    client.sender(longest)
+    assert longest in world.broker.default_host.queues
+    assert world.broker.node_policies.match(f"{longest}x") is None
+    assert condition(client, f"{longest}x") == "amqp:not-found"
 
 
 def test_answers_have_the_properties_of_what_a_policy_made(world: World, client: LinksClient) -> None:
