@@ -1042,13 +1042,18 @@ def _dist_modes_of(typed: Value) -> list[object]:
 
 def _lifetime_of(typed: Value) -> str | None:
     """The lifetime that a lifetime policy means; None if the node ends with its link. Raises ConditionError."""
-    content = typed.value
-    descriptor = content.descriptor.value if isinstance(content, Described) else None
-    kind = BY_CODE.get(descriptor) if isinstance(descriptor, int) else None
-    name = kind.name if kind is not None else str(descriptor).removeprefix("amqp:").removesuffix(":list")
+    name = _lifetime_name(typed)
     if name not in _LIFETIMES:
         raise ConditionError(Condition.NOT_IMPLEMENTED, f"lifetime policy {name!a:.64} is not implemented")
     return _LIFETIMES[name]
+
+
+def _lifetime_name(typed: Value) -> str:
+    """The name of a lifetime policy, which may be unknown."""
+    content = typed.value
+    descriptor = content.descriptor.value if isinstance(content, Described) else None
+    kind = BY_CODE.get(descriptor) if isinstance(descriptor, int) else None
+    return kind.name if kind is not None else str(descriptor).removeprefix("amqp:").removesuffix(":list")
 
 
 def _actual_property(node: Queue | Exchange, name: str, asked: Value, *, is_owned: bool) -> Value | None:
@@ -1065,7 +1070,8 @@ def _actual_property(node: Queue | Exchange, name: str, asked: Value, *, is_owne
     if name == _LIFETIME_POLICY:
         return _actual_lifetime(node, asked, is_owned=is_owned)
     if name == _DIST_MODES:
-        if is_queue and isinstance(asked.value, tuple) and {_COPY, _MOVE}.issuperset(_dist_modes_of(asked)):
+        modes = asked.value if is_queue and isinstance(asked.value, tuple) else (None,)
+        if all(isinstance(each, Value) and each.value in (_COPY, _MOVE) for each in modes):
             return asked
         text = _MOVE if is_queue else _COPY
     elif name == DURABLE:
@@ -1097,7 +1103,7 @@ def _actual_lifetime(node: Queue | Exchange, asked: Value, *, is_owned: bool) ->
     else:
         is_kept = isinstance(node, Queue) and node.is_kept_until_empty
         lifetime = UNTIL_EMPTY if is_kept else "delete-if-unused"
-    if lifetime == _lifetime_of(asked):
+    if _LIFETIMES.get(_lifetime_name(asked), "") == lifetime:
         return asked
     name = next(each for each, effect in reversed(_LIFETIMES.items()) if effect == lifetime)
     return Value("described", Described(Value("ulong", BY_NAME[name].code), Value("list", ())))

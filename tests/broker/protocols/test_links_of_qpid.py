@@ -106,6 +106,28 @@ def test_a_queue_that_stays_has_no_lifetime_policy(world: World, client: LinksCl
     assert answered(client, "q", properties(lifetime_policy=policy)) == {}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"lifetime_policy": Value("described", Described(Value("ulong", 0x99), Value("list", ())))},
+        {"lifetime_policy": "for-ever"},
+        {"supported_dist_modes": Value("map", ((Value("string", "move"), Value("string", "copy")),))},
+    ],
+)
+def test_unknown_properties_of_a_node_that_is_there_are_not_told(
+    world: World, client: LinksClient, asked: dict[str, Any]
+) -> None:
+    """They were asked for, and have no effect: the link works."""
+    make_queue(world, auto_delete=True)
+    told = answered(client, "q", properties(**asked))
+    assert {name: typed.type_name for name, typed in told.items()}.items() <= {
+        ("lifetime_policy", "described"), ("supported_dist_modes", "string"),
+    }  # fmt: skip
+    assert all(typed != asked[name] for name, typed in told.items())
+    client.sender("q")
+    assert client.machine.sessions
+
+
 # ---- a queue and an exchange of one name ----
 
 
