@@ -37,6 +37,7 @@ from qstore.broker.federation.relay import Fetch, FetchedLink, Relay, RelayedLin
 from qstore.broker.federation.shovel import LINKS, Definition, Names, Shovel, read_definition
 from qstore.broker.federation.uri import MAX_URIS, AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import as_text
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import (
@@ -74,6 +75,15 @@ PREFETCH: Final = 1_000
 
 TLS_SSF: Final = 128
 """The security strength factor of TLS: the least bits of the keys of its ciphers."""
+
+MAX_SSF: Final = "max_ssf"
+SASL_SERVICE: Final = "sasl_service"
+
+_IGNORED: Final = {
+    MAX_SSF: "it limits layers of SASL, and links have none",
+    SASL_SERVICE: "it is for Kerberos, and links log in without",
+}
+"""Properties of qpidd's domains that have no effect, and why."""
 
 _MAX_TEXT: Final = 255  # bytes, as of `sstr` in QMF
 _HERE: Final = AmqpUri("tcp", "", 5672, DEFAULT_HOST, None, None, None, None)
@@ -267,6 +277,14 @@ class Interlinks:
             self._unusable[record.name] = number
             return
         domain.number = number
+        for name in _IGNORED:
+            typed = record.properties.get(name)
+            if typed is not None:
+                self.ignored(record.name, name, as_text(typed.value))
+
+    def ignored(self, domain: str, name: str, value: object) -> None:
+        """Log that a property of a domain has no effect: `MAX_SSF` or `SASL_SERVICE`."""
+        self._broker.arguments.field_ignored(f'Domain "{printable(domain)}"', name, value, _IGNORED[name])
 
     def _recover_link(self, name: str, values: Mapping[str, Any]) -> None:
         texts = [str(values.get(each, "")) for each in ("direction", "domain", "source", "target")]

@@ -20,7 +20,14 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.federation.interlinks import INCOMING, OUTGOING, DomainSettings, InterlinkSettings
+from qstore.broker.federation.interlinks import (
+    INCOMING,
+    MAX_SSF,
+    OUTGOING,
+    SASL_SERVICE,
+    DomainSettings,
+    InterlinkSettings,
+)
 from qstore.broker.management.objects.federation import log_unknown
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
@@ -50,9 +57,8 @@ DOMAIN: Final = "domain"
 KINDS: Final = (DOMAIN, INCOMING, OUTGOING)
 """The types of objects that are created and deleted here."""
 
-_DOMAIN_PROPERTIES: Final = ("url", "sasl_mechanisms", "username", "password", "durable", "min_ssf", "max_ssf")
+_DOMAIN_PROPERTIES: Final = ("url", "sasl_mechanisms", "username", "password", "durable", "min_ssf", MAX_SSF)
 _LINK_PROPERTIES: Final = ("domain", "source", "src", "target", "dest", "durable")
-_SASL_SERVICE: Final = "sasl_service"  # of qpidd's domains
 
 
 def _interlinks(managed: ManagedBroker, caller: Caller) -> Interlinks:
@@ -79,7 +85,7 @@ async def create_interlink(
     given = Arguments({name: typed.value for name, typed in properties.entries})
     known = _DOMAIN_PROPERTIES if kind == DOMAIN else _LINK_PROPERTIES
     for each in given:
-        if kind == DOMAIN and each == _SASL_SERVICE:
+        if kind == DOMAIN and each == SASL_SERVICE:
             raise NotImplementedByBrokerError(f"domains have no {each}: links log in without Kerberos")
         if strict and each not in known:
             raise InvalidArgumentError(f"unknown property: {printable(each)}")
@@ -92,9 +98,11 @@ async def create_interlink(
     if not given.text("url"):
         raise InvalidArgumentError("A url is required for a domain!")
     url, mechanisms, username, password = (given.text(each) for each in _DOMAIN_PROPERTIES[:4])
-    given.count("max_ssf")  # it limits layers of SASL, which links have not
+    most = given.count(MAX_SSF)
     domain = DomainSettings(name, url, mechanisms, username, password, given.flag("durable"), given.count("min_ssf"))
     await interlinks.create_domain(domain, caller)
+    if MAX_SSF in given:
+        interlinks.ignored(name, MAX_SSF, most)
 
 
 async def delete_interlink(managed: ManagedBroker, kind: str, name: str, caller: Caller) -> None:

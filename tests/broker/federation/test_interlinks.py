@@ -22,6 +22,7 @@ from qstore.broker.federation.interlinks import (
     read_uris,
 )
 from qstore.broker.federation.shovel import Shovels, ShovelState
+from qstore.broker.log.logs import NOTICE
 from qstore.broker.management.objects.interlink import (
     DOMAIN_CLASS,
     INCOMING_CLASS,
@@ -947,6 +948,33 @@ def test_a_least_strength_needs_tls(url: str, given: dict[str, Any], refusal: st
     else:
         create()
     assert ("x" in life.interlinks.domains) is not bool(refusal)
+
+
+@pytest.mark.parametrize("value", [0, 256])
+def test_a_greatest_strength_has_no_effect_and_is_logged(value: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+    life = Life()
+    properties = typed_map({"url": "far", "max_ssf": value})
+    asyncio.run(create_interlink(life.managed, "domain", "x", properties, strict=True, caller=ANN))
+    (line,) = [each for each in caplog.records if "max_ssf" in each.getMessage()]
+    assert line.getMessage() == f'Domain "x": max_ssf {value} is ignored: it limits layers of SASL, and links have none'
+    assert line.levelno == NOTICE
+    caplog.clear()
+    asyncio.run(create_interlink(life.managed, "domain", "y", typed_map({"url": "far"}), strict=True, caller=ANN))
+    assert "max_ssf" not in caplog.text
+
+
+def test_properties_of_stored_domains_without_effect_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(NOTICE)
+    life = Life()
+    properties = typed_map({"url": "far", "max_ssf": 256, "sasl_service": b"qpidd", "durable": True})
+    store = SimpleNamespace(topology=SimpleNamespace(general={7: GeneralObject("domain", "d", properties)}))
+    life.own.broker.store = store
+    life.interlinks.start()
+    assert "d" in life.interlinks.domains
+    assert [each.getMessage().partition(" is ignored")[0] for each in caplog.records if each.levelno == NOTICE] == [
+        'Domain "d": max_ssf 256', "Domain \"d\": sasl_service 'qpidd'",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
