@@ -111,6 +111,9 @@ class MessageOwner(SideEvents, Protocol):
 class SourceEvents(Protocol):
     """What hears of a source whose credit it gives itself."""
 
+    def on_fetched(self, tag: int, message: SectionMessage, *, is_settled: bool) -> None:
+        """A message was received; its tag is what it is settled by, unless the other end has settled it."""
+
     def on_settled(self, first: int, last: int) -> None:
         """The other end has settled messages, from one tag to another."""
 
@@ -350,7 +353,6 @@ class LinkChannel:
         """Send an outcome for messages; unless `is_settled`, the other end settles them (`SourceEvents.on_settled`)."""
         runs: list[tuple[int, int]] = []
         for tag in tags:
-            self._unsettled.pop(tag, None)
             if runs and runs[-1][1] == tag - 2:
                 runs[-1] = runs[-1][0], tag - 1
             else:
@@ -372,6 +374,9 @@ class LinkChannel:
             message = section_message(content, self._side.now)
         except Amqp10Error as error:
             self._side.fail(f"a message cannot be read: {error}")
+            return
+        if self._events is not None:
+            self._events.on_fetched(number + 1, message, is_settled=is_settled)
             return
         if not is_settled:
             self._unsettled[number + 1] = None

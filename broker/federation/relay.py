@@ -34,7 +34,6 @@ from uuid import uuid4
 from qstore.broker.federation.link_peer import LinkSide
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError
-from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
 from qstore.formats.wording import printable
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from qstore.broker.federation.interlinks import Domain, Interlinks
     from qstore.broker.federation.peer import PeerSide
     from qstore.broker.model.message import Content, Message
+    from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 
 _LOG: Final = log_of("Broker")
 
@@ -77,8 +77,8 @@ class FetchedLink(WayLink, Protocol):
     def fetch_ready(self) -> None:
         """Credit can be given (`Fetch.ask`)."""
 
-    def fetch_has(self, tag: int, message: SectionMessage) -> None:
-        """A message has come; its tag is what it is settled by."""
+    def fetch_has(self, tag: int, message: SectionMessage, *, is_settled: bool) -> None:
+        """A message has come; its tag is what it is settled by, unless the domain has settled it."""
 
     def fetch_settles(self, first: int, last: int) -> None:
         """The domain has settled messages, from one tag to another."""
@@ -275,10 +275,9 @@ class Fetch(Way):
         self._is_attached = True
         self._link.fetch_ready()
 
-    def on_message(self, tag: int, message: Message) -> None:
-        """As `MessageOwner.on_message`."""
-        assert isinstance(message, SectionMessage)
-        self._link.fetch_has(tag, message)
+    def on_fetched(self, tag: int, message: SectionMessage, *, is_settled: bool) -> None:
+        """As `SourceEvents.on_fetched`."""
+        self._link.fetch_has(tag, message, is_settled=is_settled)
 
     def on_settled(self, first: int, last: int) -> None:
         """As `SourceEvents.on_settled`."""

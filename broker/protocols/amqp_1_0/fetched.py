@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.protocols.amqp_1_0.transfers import (
@@ -49,6 +50,13 @@ MAX_BYTES: Final = 4 << 20
 """Bytes of messages that wait on a link until the client takes them; the last one may exceed it."""
 
 _TOP_UPS: Final = 4  # credit is given anew for a fourth of `MAX_UNSETTLED`
+
+
+def among(known: Mapping[int, object], first: int, last: int) -> list[int]:
+    """The keys from one to another, inclusive; many more may be named than there are."""
+    if last - first < len(known):
+        return [each for each in range(first, last + 1) if each in known]
+    return [each for each in known if first <= each <= last]
 
 
 class QueuelessLink(ABC):
@@ -111,7 +119,7 @@ class FetchLink(QueuelessLink):
         super().__init__(session, handle, name, max_message)
         self.settles, self.ends, self.delivered = settles, ("", ""), 0
         self._head, self._head_with_more = transfer_heads(handle)
-        self._waiting: deque[tuple[int, bytes, Content]] = deque()  # tags at the domain, and messages
+        self._waiting: deque[tuple[int, bytes, Content, bool]] = deque()  # as `_send` takes them
         self._bytes = self._asked = 0
         self._tags: dict[int, int] = {}  # number of the delivery -> tag, of those that are not settled
         self._numbers: dict[int, int] = {}  # and back
@@ -140,6 +148,8 @@ class FetchLink(QueuelessLink):
         if not self.is_attached:
             return
         if self._is_draining and not self._wanted:
+            if self._asked and self.fetch.ask(0, is_draining=False):  # the client has lowered its credit
+                self._asked = 0
             self._drained()
             return
         credit = max(0, min(self._wanted, MAX_UNSETTLED - len(self._tags) - len(self._waiting)))
@@ -165,14 +175,14 @@ class FetchLink(QueuelessLink):
 
     # ---- messages ----
 
-    def fetch_has(self, tag: int, message: SectionMessage) -> None:
+    def fetch_has(self, tag: int, message: SectionMessage, *, is_settled: bool) -> None:
         """As `FetchedLink.fetch_has`."""
         size = len(message.header) + len(message.body)
         if size > self.max_message:
             self.fetch.fail(f"a message has {size:,} bytes, and the client accepts {self.max_message:,}")
             return
         self._asked = max(0, self._asked - 1)
-        self._waiting.append((tag, message.header, message.body))
+        self._waiting.append((tag, message.header, message.body, is_settled or self.settles))
         self._bytes += size
         self.wake()
         self._ask()
@@ -190,11 +200,12 @@ class FetchLink(QueuelessLink):
             self._is_draining = self._is_drained = False
             session.give_back(self)
 
-    def _send(self, tag: int, header: bytes, body: Content) -> None:
+    def _send(self, tag: int, header: bytes, body: Content, is_settled: bool) -> None:
+        """Send a message, with its tag at the domain. It is settled if the client wants it so, or the domain has."""
         session, connection = self.session, self.session.connection
         number, size = session.next_delivery, len(header) + len(body)
         session.next_delivery = number + 1
-        tail = TAIL.pack(UINT, number & MASK, VBIN8, TAG_BYTES, number, ZERO, TRUE if self.settles else FALSE)
+        tail = TAIL.pack(UINT, number & MASK, VBIN8, TAG_BYTES, number, ZERO, TRUE if is_settled else FALSE)
         frame = FRAME.size + len(self._head) + len(tail) + size
         if frame <= connection.max_frame and isinstance(body, bytes):
             start = FRAME.pack(frame, DOFF, AMQP, session.channel)
@@ -212,7 +223,7 @@ class FetchLink(QueuelessLink):
         self.delivered += 1
         self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
-        if not self.settles:
+        if not is_settled:
             session.fetched[number] = self
             self._tags[number], self._numbers[tag] = tag, number
 
@@ -231,7 +242,7 @@ class FetchLink(QueuelessLink):
     def fetch_settles(self, first: int, last: int) -> None:
         """As `FetchedLink.fetch_settles`."""
         session = self.session
-        for number in [number for tag, number in self._numbers.items() if first <= tag <= last]:
+        for number in [self._numbers[tag] for tag in among(self._numbers, first, last)]:
             session.tell_settled([number], self._states.get(number), None)
             self._forget(number)
         self._ask()

@@ -72,7 +72,7 @@ from qstore.broker.model.settlement import (
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_1_0.attaching import Attach, prepare
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_value
-from qstore.broker.protocols.amqp_1_0.fetched import FetchLink, QueuelessLink
+from qstore.broker.protocols.amqp_1_0.fetched import FetchLink, QueuelessLink, among
 from qstore.broker.protocols.amqp_1_0.links import (
     CREDIT,
     MAX_UNSETTLED,
@@ -1436,9 +1436,8 @@ class Session:
     def _settle_fetched(self, first: int, last: int, state: Composite | None, *, is_settled: bool) -> None:
         """Pass an outcome for deliveries of domains on."""
         by_link: dict[FetchLink, list[int]] = {}
-        for number, link in self.fetched.items():
-            if first <= number <= last:
-                by_link.setdefault(link, []).append(number)
+        for number in among(self.fetched, first, last):
+            by_link.setdefault(self.fetched[number], []).append(number)
         if by_link and state is not None and is_transactional(state):
             text = "a message of a domain cannot be part of a transaction"
             raise ConditionError(Condition.NOT_IMPLEMENTED, text, Ends.SESSION)

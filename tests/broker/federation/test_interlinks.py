@@ -559,6 +559,21 @@ def test_a_link_is_drained_when_the_domain_has_no_more() -> None:
     assert got(life, client) == [b"8"]
 
 
+def test_a_drain_takes_credit_back_that_the_client_no_longer_gives() -> None:
+    """A message that came then would wait on the link, and others would not get it."""
+    life = Life()
+    client = fetching(life, 0)
+    client.credit(5)
+    assert got(life, client) == []
+    client.credit(0, drain=True)
+    life.worlds.run()
+    LinksClient(life.far).open().sender("there").publish(b"0")
+    assert got(life, client) == []
+    assert acquired(life) == 0
+    client.credit(1)
+    assert got(life, client) == [b"0"]
+
+
 @replaces
 def test_no_more_messages_come_than_the_client_may_leave_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qstore.broker.protocols.amqp_1_0.fetched.MAX_UNSETTLED", 4)
@@ -609,6 +624,26 @@ def test_messages_come_settled_if_the_client_wants_them_so() -> None:
     assert life.on(life.far, "there") == 0
 
 
+def link_of_the_domain(life: Life) -> Any:
+    """The link of the domain from which messages are fetched."""
+    (machine,) = [each for each in life.far.machines if getattr(each, "container", "") == "here"]
+    (session,) = machine.sessions.values()
+    (link,) = session.subscriptions.values()
+    return link
+
+
+def test_messages_come_settled_if_the_domain_settles_them() -> None:
+    """A sender may do so whatever the receiver asks for; there is nobody who would settle an outcome."""
+    life = Life()
+    client = fetching(life, 2)
+    link_of_the_domain(life).settles = True
+    client.credit(5)
+    life.worlds.run()
+    assert [each.fields["settled"] for each in client.messages()] == [True, True]
+    (session,) = client.machine.sessions.values()
+    assert not session.fetched  # type: ignore[attr-defined]
+
+
 def test_a_selector_is_that_of_the_domain() -> None:
     life = Life()
     kind = Value("symbol", "apache.org:selector-filter:string")
@@ -616,10 +651,7 @@ def test_a_selector_is_that_of_the_domain() -> None:
     client = LinksClient(life.own).open()
     client.attach("there@far", receives=True, terminus={"filter": ((Value("symbol", "s"), text),)})
     life.worlds.run()
-    (machine,) = [each for each in life.far.machines if getattr(each, "container", "") == "here"]
-    (session,) = machine.sessions.values()
-    (link,) = session.subscriptions.values()
-    assert "n = 1" in str(link.kind)  # type: ignore[attr-defined]
+    assert "n = 1" in str(link_of_the_domain(life).kind)
 
 
 @pytest.mark.parametrize("ends", ["detach", "end", "close", "lost"])
