@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from qstore.broker.federation.interlinks import INCOMING, OUTGOING
 from qstore.tools.console.amounts import plain
 from qstore.tools.web import rows
-from qstore.tools.web.calls import Call, Reply, Row, boolean, listed, not_found, text
+from qstore.tools.web.calls import Call, Reply, Row, boolean, listed, not_found, text, whole
 
 if TYPE_CHECKING:
     from qstore.broker.management.console import Data
@@ -171,6 +171,7 @@ async def restart_link(api: Api, call: Call) -> Reply:
 
 _DOMAIN: Final = "domain"
 _INTERLINK: Final = "interlink"
+_MOST_SSF: Final = (1 << 31) - 1
 
 
 def _domain_row(data: Data) -> Row:
@@ -237,7 +238,8 @@ async def interlink(api: Api, call: Call) -> Reply:
 async def put_domain(api: Api, call: Call) -> Reply:
     """Create a domain; one that exists stays, and that is an error."""
     body = call.object("url")
-    properties = {name: text(body, name) for name in ("url", "sasl_mechanisms", "username", "password")}
+    properties: Row = {name: text(body, name) for name in ("url", "sasl_mechanisms", "username", "password")}
+    properties |= {name: whole(body, name, 0, _MOST_SSF) for name in ("min_ssf", "max_ssf") if name in body}
     return await _create(api, call, _DOMAIN, properties, durable=boolean(body, "durable"))
 
 
@@ -248,8 +250,8 @@ async def put_interlink(api: Api, call: Call) -> Reply:
     return await _create(api, call, _direction(call), properties, durable=boolean(body, "durable"))
 
 
-async def _create(api: Api, call: Call, kind: str, given: Mapping[str, str], *, durable: bool) -> Reply:
-    properties = {name: value for name, value in given.items() if value} | {"durable": durable}
+async def _create(api: Api, call: Call, kind: str, given: Mapping[str, Any], *, durable: bool) -> Reply:
+    properties = {name: value for name, value in given.items() if value != ""} | {"durable": durable}
     arguments = {"type": kind, "name": call.path["name"], "properties": properties, "strict": True}
     await (await call.session.console()).call("broker", "create", arguments)
     api.collector.changed(_DOMAIN, _INTERLINK)

@@ -71,6 +71,13 @@ async def test_what_is_wrong_is_said(running: RunningBroker) -> None:
         await ask(client, 400, "PUT", "qstore/domains/d", {})
         refused = await ask(client, 400, "PUT", "qstore/domains/d", {"url": f"amqp://u:{SECRET}@h"})
         assert SECRET not in str(refused)
+        refused = await ask(client, 400, "PUT", "qstore/domains/d", {"url": "h", "min_ssf": 56})
+        assert "needs TLS" in refused["reason"]
+        for wrong_ssf in ({"min_ssf": "much"}, {"max_ssf": -1}, {"min_ssf": 256}):
+            await ask(client, 400, "PUT", "qstore/domains/d", {"url": "ssl:h:5671", **wrong_ssf})
+        await ask(client, 201, "PUT", "qstore/domains/tls", {"url": "ssl:h:5671", "min_ssf": 56, "max_ssf": 0})
+        assert 'Domain "tls": max_ssf 0 is ignored' in running.log_text()
+        await ask(client, 204, "DELETE", "qstore/domains/tls")
         await ask(client, 201, "PUT", "qstore/domains/d", {"url": "127.0.0.1:1"})
         assert "already exists" in (await ask(client, 400, "PUT", "qstore/domains/d", {"url": "h"}))["reason"]
         link = {"domain": "d", "source": "a", "target": "b"}
