@@ -209,6 +209,9 @@ RULES: Final = (
 )  # fmt: skip
 """All of them. A name with a star stands for all with that prefix."""
 
+_NAMES: Final = frozenset(name for rule in RULES for name in rule.names)
+_BEGINNINGS: Final = tuple(name[:-1] for name in _NAMES if name.endswith("*"))
+
 _SAME: Final = (
     FLOW_STOP_SIZE,
     FLOW_RESUME_SIZE,
@@ -233,9 +236,8 @@ def idle_arguments(arguments: TypedMap, fit: Fit) -> list[IdleArgument]:
         given[AUTO_DELETE] = True
     found = {each.name: each for each in _named_twice(given)}
     for name, value in given.items():
-        number = _number(value)
         for rule in _rules_of(name):
-            if name not in found and rule.asks(value) and rule.is_idle(fit, number):
+            if name not in found and rule.asks(value) and rule.is_idle(fit, _number(value)):
                 found[name] = IdleArgument(name, value, rule.says)
     return list(found.values())
 
@@ -260,6 +262,8 @@ def _levels_of(given: Mapping[str, object]) -> list[tuple[str, ...]]:
 
 
 def _rules_of(name: str) -> list[Rule]:
+    if name not in _NAMES and not name.startswith(_BEGINNINGS):
+        return []
     return [
         rule
         for rule in RULES

@@ -354,6 +354,8 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
                 break
             if (last - first) & _MAX_ID >= AT_ONCE or (found[1] - first) & _MAX_ID >= AT_ONCE:
                 break
+            if (found[1] - found[0]) & _MAX_ID >= AT_ONCE:
+                break  # it ends before it begins: there is no delivery in it
             last = fields["last"] = found[1]
             following = stop
             self.frames += 1

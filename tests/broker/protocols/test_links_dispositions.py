@@ -125,6 +125,15 @@ def test_what_is_read_together_has_the_outcomes_of_what_is_read_singly(
     assert results[0] == results[1] == results[2]
 
 
+def test_a_range_that_ends_before_it_begins_is_not_joined() -> None:
+    """There is no delivery in it, and those of the range before it stay accepted."""
+    world, client = reading()
+    wrong = frame(19, 14, ACCEPTED, settled=True, large=True)
+    client.send(frame(10, 18, ACCEPTED, settled=True, large=True) + wrong)
+    client.sync()
+    assert left(world) == COUNT - 9
+
+
 @given(data=st.binary(max_size=40), at=st.integers(0, 60))
 def test_a_damaged_disposition_is_not_joined(data: bytes, at: int) -> None:
     """Whatever follows one that is sound is handled as if it was read by itself."""
