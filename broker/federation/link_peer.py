@@ -343,6 +343,12 @@ class LinkChannel:
             target=Composite("target", {}),
         )  # fmt: skip
 
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The fields of the source to which the link is attached, as the other end has answered."""
+        found = None if self._receiving is None else self._receiving.answer.get("source")
+        return found.fields if isinstance(found, Composite) else {}
+
     def ask(self, credit: int, *, is_draining: bool) -> None:
         """Have the source send so many messages from now on; `is_draining`: those that there are."""
         assert self._receiving is not None

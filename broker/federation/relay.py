@@ -35,6 +35,7 @@ from qstore.broker.federation.link_peer import LinkSide
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
+from qstore.formats.amqp_1_0.values import plain_key
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _LOG: Final = log_of("Broker")
 
 MAX_CREDIT: Final = 1_000
 """Messages that a client may send, or be sent, before others are settled."""
+
+_MAX_NAME: Final = 64  # characters of a filter in the log
 
 _IN_DOUBT: Final = Composite("modified", {"delivery_failed": True})
 
@@ -273,6 +276,11 @@ class Fetch(Way):
 
     def _attached(self) -> None:
         self._is_attached = True
+        applied = {plain_key(key) for key, _ in self._side.channel.source.get("filter") or ()}
+        asked = [plain_key(key) for key, _ in self._source.get("filter") or ()]
+        names = ", ".join(printable(name[:_MAX_NAME]) for name in asked if name not in applied)
+        if names:
+            _LOG.notice("%s: filters have no effect, as the domain does not apply them: %s", self._title, names)
         self._link.fetch_ready()
 
     def on_fetched(self, tag: int, message: SectionMessage, *, is_settled: bool) -> None:

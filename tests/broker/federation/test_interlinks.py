@@ -41,6 +41,7 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
     UnauthorizedError,
 )
+from qstore.broker.protocols.amqp_1_0.attaching import Attach
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.amqp_1_0.values import Described, Value
@@ -652,6 +653,29 @@ def test_a_selector_is_that_of_the_domain() -> None:
     client.attach("there@far", receives=True, terminus={"filter": ((Value("symbol", "s"), text),)})
     life.worlds.run()
     assert "n = 1" in str(link_of_the_domain(life).kind)
+
+
+@replaces
+@pytest.mark.parametrize("applies", [True, False])
+def test_filters_that_the_domain_does_not_apply_are_logged(
+    applies: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE)
+    sound = Attach._actual
+
+    def without_filters(attach: Attach, link: Any) -> dict[str, Any]:
+        return {**sound(attach, link), "filter": None}
+
+    if not applies:
+        monkeypatch.setattr(Attach, "_actual", without_filters)
+    life = Life()
+    kind = Value("symbol", "apache.org:selector-filter:string")
+    text = Value("described", Described(kind, Value("string", "n = 1")))
+    client = LinksClient(life.own).open()
+    client.attach("there@far", receives=True, terminus={"filter": ((Value("symbol", "mine"), text),)})
+    life.worlds.run()
+    lines = [each.getMessage() for each in caplog.records if "filters have no effect" in each.getMessage()]
+    assert [line.endswith("does not apply them: mine") for line in lines] == ([] if applies else [True])
 
 
 @pytest.mark.parametrize("ends", ["detach", "end", "close", "lost"])
