@@ -227,6 +227,7 @@ _SAME: Final = (
 """Names of one feature: the first of them that is given counts."""
 
 _SWITCHES: Final = (INSERT_SEQUENCE, OLD_SEQUENCE)
+_MAX_DIGITS: Final = 20  # of 2^64; Python refuses to read some thousands
 
 
 def idle_arguments(arguments: TypedMap, fit: Fit) -> list[IdleArgument]:
@@ -273,7 +274,7 @@ def _rules_of(name: str) -> list[Rule]:
 
 def _number(value: object) -> int:
     text = as_text(value)
-    if isinstance(text, str) and text.isascii() and text.isdigit():
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
     return value if isinstance(value, int) else 0
 

@@ -793,6 +793,13 @@ def test_an_argument_of_a_stream_that_others_leave_without_effect_is_logged(
         assert not idle_lines(caplog.messages)
 
 
+@pytest.mark.parametrize("name", ["note", "auto-delete"])
+def test_digits_are_no_number_where_none_is_expected(name: str) -> None:
+    """Python refuses to read so many."""
+    door = Door(AMQP_0_10)
+    assert door.declare(Of.QUEUE, "made", {name: "1" * 5000}) == ""
+
+
 def test_every_rule_of_idle_arguments_is_tried_here() -> None:
     tried = {(pair.name, pair.says) for pair in (*IDLE, *OF_STREAMS)}
     elsewhere = ("auto-delete", "--queue-memory", "x-delivery-limit")  # below
