@@ -117,7 +117,8 @@ _PAGE_SIZES: Final = tuple(1 << power for power in range(8))  # KiB
 _PAGES_BY_SIZE: Final = {1: 256, 2: 128, 4: 64, 8: 64, 16: 32, 32: 32, 64: 16, 128: 8}  # formats/rhm/README.md, 9
 _OWN_TIMES: Final = 2
 """A queue's journal may have so many times qpidd's number of pages unsynced, as larger flushes are fewer. With 2 MiB
-instead of 1, publishing 1 KiB takes 12 to 18 % less processor time, compiled, on a busy machine (`bench_checkouts`)."""
+instead of 1, publishing 1 KiB takes between 4 and 18 % less processor time, compiled, on a busy machine
+(`bench_checkouts`)."""
 _PAGES: Final = range(4, max(_PAGES_BY_SIZE.values()) + 1)  # minimum: formats/qls/README.md, 7; maximum: qpidd's
 _ALIGNMENTS: Final = (512, 4096)  # bytes: the sector sizes of disks
 
