@@ -71,6 +71,36 @@ def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world:
     assert not any(is_confirmed_first(pause) for pause in (0.001, 0.0001, 0.0001, 0.001, 0.0001))
 
 
+def test_the_loop_learns_of_publishers_that_wait_for_each_confirm(world: World, client: BasicClient) -> None:
+    """It may wait for the disk itself if nobody else sends anything (`network/busy_poll`)."""
+    seen: list[int] = []
+    world.broker.tick.is_idle = lambda waiting, _flushes: bool(seen.append(waiting))
+    other = BasicClient(world).open()
+    other.call("confirm.select")
+
+    def waiting(*publishers: BasicClient) -> int:
+        """How many, of those that publish a message together; then it is confirmed."""
+        seen.clear()
+        for each in publishers:
+            each.publish("d")
+        world.run()
+        most = max(seen)
+        while world.store.flushes:
+            world.store.end_flush()
+            world.run()
+        return most
+
+    assert waiting(client) == 0, "it may go on sending"
+    assert waiting(client) == 1
+    assert waiting(client, other) == 1, "the first message of the other one"
+    assert waiting(client, other) == 2
+    assert waiting(client, client, other) == 1
+    assert waiting(client, other) == 2
+    client.publish("d")
+    world.run()
+    assert waiting(client) == 0, "it has not waited for the last confirm"
+
+
 def _note(written: list[BasicClient], client: BasicClient, data: bytes) -> None:
     assert data
     written.append(client)
