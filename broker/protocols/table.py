@@ -22,8 +22,6 @@ Source: AMQP 0-9-1, section 4.2.2; 0-10, transport, version negotiation; 1.0, tr
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -146,12 +144,10 @@ class Protocols:
         return None if row is None else self._connections(row)
 
     def load(self) -> Iterator[None]:
-        """Import what is offered, in turns, and what links to other brokers need."""
+        """Import what is offered, in turns."""
         for row in self._rows:
             self._connections(row)
             yield
-        with contextlib.suppress(ImportError):  # for the first link to report
-            importlib.import_module("qstore.broker.protocols.amqp_0_10.link_connection")
 
     def _connections(self, row: ProtocolRow) -> Connections | None:
         """The connections of a protocol; None if its modules cannot be imported."""

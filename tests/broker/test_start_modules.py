@@ -91,26 +91,6 @@ def test_everything_is_imported_soon_after_the_broker_listens() -> None:
     asyncio.run(test())
 
 
-def test_what_links_to_other_brokers_need_is_imported_too() -> None:
-    """Before the first of them is made, also if clients are not offered their protocol."""
-    code = """
-import sys
-from qstore.broker.model.broker import Broker
-from qstore.broker.protocols.table import Protocols
-from qstore.broker.security.authentication import Authentication, LoginOptions
-from qstore.broker.settings import BrokerSettings
-broker = Broker(BrokerSettings(auth=False, protocols=("1.0",)), None, lambda _function: None)
-list(Protocols(broker, Authentication(LoginOptions(is_on=False), None)).load())
-before = set(sys.modules)
-from qstore.broker.protocols.amqp_0_10 import client_connection, link_connection, server_connection
-print(*sys.modules.keys() - before)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
-    )
-    assert [each for each in done.stdout.split() if each.startswith("qstore.")] == []
-
-
 def test_the_first_client_may_come_before_the_services() -> None:
     """While the sockets listen and the start is not complete: it is served when they are there."""
 
