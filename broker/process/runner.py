@@ -28,7 +28,6 @@ from qstore.broker.log.logs import LEVELS, LogError, log_of
 from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
@@ -154,9 +153,7 @@ class Runner:
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
         server = self._server = self._make_server(broker)
-        exchanges = broker.default_host.exchanges
-        known = set(exchanges)
-        self._life.exchanges(exchanges.values())
+        self._life.exchanges(broker.default_host.exchanges.values())
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
@@ -166,8 +163,6 @@ class Runner:
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             server.begin()
-            made = [name for name in MANAGEMENT_EXCHANGES if name in exchanges and name not in known]
-            self._life.exchanges(map(exchanges.__getitem__, made))
             broker.run()
             if self._settings.console is not None:
                 console = Helper("console", "console", console_command(self._settings, ports[0]))

@@ -108,8 +108,6 @@ def test_every_message_is_written(make_broker: BrokerMaker, tmp_path: Path) -> N
         rf"\[ vh\(/\)/ms \] MST-1002 : Store location : {broker.data_directory}.*",
         r"\[ vh\(/\)/ms \] MST-1004 : Recovery Start", r"\[ vh\(/\)/ms \] MST-1006 : Recovery Complete",
         r"\[ vh\(/\)/ex\(amq\.direct\) \] EXH-1001 : Create : Durable Type:direct Name:amq\.direct",
-        r"\[ vh\(/\)/ex\(qmf\.default\.direct\) \] EXH-1001 : Create : Type:direct Name:qmf\.default\.direct",
-        r"\[ vh\(/\)/ex\(\$management\) \] EXH-1001 : Create : Type:direct Name:\$management",
         rf"BRK-1002 : Starting : Listening on TCP, TCP/SSL port {broker.port}",
         rf"MNG-1002 : Starting : QMF agent : Listening on port {broker.port}", "MNG-1004 : Ready", "BRK-1004 : Ready",
         rf"{_CLIENT}CON-1001 : Open : Client ID \S.* : Protocol Version : 0-10",
