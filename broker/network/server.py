@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Network")
 
 _TIMER_SECONDS: Final = 0.5  # seconds between checks of heartbeats and timeouts
-_LOAD_SECONDS: Final = 0.5  # until protocols are imported that no client has used, which takes some 10 ms for each
 _GC_THRESHOLD: Final = 25_000  # new objects between collections, which take some 10 ms then: messages are many objects
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
 _ABORT_SECONDS: Final = 5.0  # for the event loop to end connections that are aborted, which takes one iteration
@@ -109,7 +108,6 @@ class Server:
             broker.federation_tag = str(self._identity.instance)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._timer: asyncio.TimerHandle | None = None
-        self._loading: asyncio.TimerHandle | None = None
         self._heap = Heap()
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.busy_poll.is_idle
@@ -141,7 +139,7 @@ class Server:
         return self.listeners.ports
 
     def begin(self) -> None:
-        """Start the services and the timer; the first client does it if it comes earlier. Soon import all protocols.
+        """Start the services and the timer, and import what clients need; the first client does it if it comes earlier.
 
         Raises:
             ImportError: the installation is not whole.
@@ -154,13 +152,15 @@ class Server:
         self.services = Services(self, self._identity, self._version, self._logging, self._status)
         self.services.start()
         self._on_timer()
-        self._loading = self.loop.call_later(_LOAD_SECONDS, self._load)
+        self.broker.tick.turns.do(self, self._load())
+
+    def _load(self) -> Iterator[None]:
+        """Import the modules of the protocols, and look no more for garbage in what is there for good."""
+        yield
+        yield from self.protocols.load()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
-
-    def _load(self) -> None:
-        self.broker.tick.turns.do(self, self.protocols.load())
 
     async def _listen_on(self, port: int, accepts: Accepts) -> None:
         await self.listeners.listen(port, accepts, lambda: SocketConnection(self.clients, self.work, accepts))
@@ -292,8 +292,6 @@ class Server:
         A connection that does not end, which is a defect, is logged and left: the store is closed all the same.
         """
         self.listeners.close()
-        if self._loading is not None:
-            self._loading.cancel()
         if self.services is not None:
             self.services.close()
         connections, refused = self.clients.connections, self.clients.refused

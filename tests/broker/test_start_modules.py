@@ -85,7 +85,8 @@ def test_everything_is_imported_soon_after_the_broker_listens() -> None:
 
     async def test() -> None:
         async with served() as found:
-            await found.until(lambda: len(found.server.protocols._made) == len(TABLE))
+            await found.until(lambda: not found.server.broker.tick.turns)
+            assert len(found.server.protocols._made) == len(TABLE)
             assert None not in found.server.protocols._made.values()
 
     asyncio.run(test())
