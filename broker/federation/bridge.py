@@ -36,12 +36,12 @@ from qstore.broker.model.arguments import FED_OP, FED_ORIGIN, FED_TAGS, XQUERY
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.origins import BIND, MARK, SWEEP, UNBIND, Origins, Wanted
 from qstore.broker.model.queues.arguments import TRACE_EXCLUDES, TRACE_ID
+from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.federation.federation import FederatedLink
-    from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 
 _LOG: Final = log_of("Broker")
 
@@ -140,8 +140,6 @@ class Bridge:
 
     def activate(self, connection: LinkConnection) -> None:
         """Attach a session, unless there is one, or what it needs here is missing."""
-        from qstore.broker.protocols.amqp_0_10.link_connection import LinkSession
-
         settings = self.settings
         if self._session is not None:
             self._logged = ""
@@ -301,9 +299,9 @@ class Announcer:
         self._keys: dict[str, Wanted] = {}
         self._changed: dict[Wanted, None] = dict.fromkeys((*before, *origins.wanted()))
         self._is_over = False
-        connection = bridge.link.connection
-        peer_sweeps = connection is not None and connection.peer_sweeps
-        self._is_sweeping = bridge.settings.durable and bridge.has_own_queue and peer_sweeps
+        connection = session.connection
+        assert isinstance(connection, LinkConnection)
+        self._is_sweeping = bridge.settings.durable and bridge.has_own_queue and connection.peer_sweeps
         if self._is_sweeping:
             self._send(MARK, "", _NOTHING, "")
         origins.followers.append(self)

@@ -35,6 +35,8 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.events import BrokerLinkDown, BrokerLinkUp
 from qstore.broker.model.exchanges.failover import FAILOVER
 from qstore.broker.model.topology.changes import make_in, run_in
+from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
+from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.broker.protocols.machine import Host, Machine, Peer
 from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import ClientMechanism
@@ -45,7 +47,6 @@ from qstore.formats.values import INT64, STR16, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
-    from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
     from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
 
 _LOG: Final = log_of("Broker")
@@ -124,9 +125,6 @@ class FederatedLink:
 
     def connect(self, host: Host, remote: Remote) -> Machine:
         """As `LinkOwner.connect`."""
-        from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
-        from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection
-
         negotiation = ClientNegotiation(
             lambda offered: self._mechanism(offered, remote),
             {
@@ -138,7 +136,7 @@ class FederatedLink:
             self.broker.settings.link_heartbeat_seconds,
         )
         peer = Peer(f"{remote}!{self.name}", PeerSecurity(is_local=False, is_encrypted=remote.transport == "ssl"))
-        return LinkConnection(host, self._federation.connections(), peer, self, negotiation, self.creator)
+        return LinkConnection(host, self._federation.connections, peer, self, negotiation, self.creator)
 
     def _mechanism(self, offered: tuple[str, ...], remote: Remote) -> ClientMechanism:
         login = self.settings.login
@@ -201,8 +199,6 @@ class _Hosts:
 
     def listen(self, connection: LinkConnection) -> None:
         """Begin."""
-        from qstore.broker.protocols.amqp_0_10.link_connection import LinkSession
-
         if FAILOVER in connection.virtual_host.exchanges:
             name = f"qpid.failover_{self._link.name}_{self._link.tag}".encode()
             session = LinkSession(name, connection, self._link.creator, FAILOVER, self, 0, hears_of_hosts=True)
@@ -229,7 +225,7 @@ class Federation:
 
     Args:
         broker: the model.
-        connections: returns what the connections of links share with those of clients. Raises ImportError.
+        connections: what the connections of links share with those of clients.
         network: connects links.
         call_later: schedules a function after a delay in seconds; returns a handle with `cancel`.
 
@@ -241,7 +237,7 @@ class Federation:
     def __init__(
         self,
         broker: Broker,
-        connections: Callable[[], Amqp010Connections],
+        connections: Amqp010Connections,
         network: Network,
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:

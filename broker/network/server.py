@@ -20,8 +20,17 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.federation.federation import Federation
+from qstore.broker.federation.interlinks import Interlinks
+from qstore.broker.federation.shovel import Shovels
+from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.log.logs import log_of
+from qstore.broker.log.sinks import Logging
+from qstore.broker.log.status_log import StatusLog
+from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
+from qstore.broker.management.managed_broker import ManagedBroker
+from qstore.broker.management.periodic_log import PeriodicLog
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.failover import KnownHosts
@@ -30,10 +39,13 @@ from qstore.broker.model.memory import MemoryCeiling
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.network.clients import Clients
+from qstore.broker.network.direct import DirectConnections, Peers
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.login_checks import LoginChecks
+from qstore.broker.network.outgoing import OutgoingConnections
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
+from qstore.broker.protocols.amqp_1_0.message import new_sections
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, options_of
 from qstore.broker.security.tls import ServerContexts
@@ -41,10 +53,7 @@ from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 
 if TYPE_CHECKING:
-    from qstore.broker.log.sinks import Logging
-    from qstore.broker.log.status_log import StatusLog
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.network.services import Services
 
 _LOG: Final = log_of("Network")
 
@@ -76,9 +85,15 @@ class Server:
         protocols: the supported protocols.
         clients: the connected clients.
         work: slow work for the clients.
+        outgoing: connects links to other brokers.
+        federation: these links, and the routes over them.
         known_hosts: the addresses that are announced to clients.
+        direct: connects the broker to itself.
+        shovels: the shovels.
+        interlinks: the domains, and the links of AMQP 1.0 through them.
+        upstreams: the links of federated exchanges and queues.
+        agent: the management agent; None without management.
         listeners: the listening sockets.
-        services: links to other brokers, and management; None before `begin`.
     """
 
     def __init__(
@@ -99,13 +114,32 @@ class Server:
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings)
-        self.protocols.begins = self.begin
+        self.outgoing = OutgoingConnections(self.clients, self.work)
+        self.direct = DirectConnections(self.clients, self.work)
+        peers = Peers(self.outgoing, self.direct)
+        self.shovels = Shovels(broker, peers, self.loop.call_soon, self.loop.call_later, self.work.run)
+        self.upstreams = Upstreams(broker, peers, self.loop.call_soon, self.loop.call_later)
+        self.interlinks = Interlinks(self.shovels)
+        self.protocols.lead_to(self.interlinks)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
+        self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.known_hosts = KnownHosts(broker, new_transfer)
-        self.services: Services | None = None
-        self._version, self._logging, self._identity = version, log, Identity.of(settings.data_directory)
+        self.agent: Agent | None = None
+        self._statistics: list[PeriodicLog] = []
+        identity = Identity.of(settings.data_directory)
         if settings.federation_tag is None:
-            broker.federation_tag = str(self._identity.instance)
+            broker.federation_tag = str(identity.instance)
+        if settings.management:
+            managed = ManagedBroker(
+                broker, identity, version, ports=lambda: self.listeners.ports,
+                machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
+                status=status, detached=self.protocols.detached_sessions, shovels=self.shovels,
+                upstreams=self.upstreams,
+            )  # fmt: skip
+            managed.federation, managed.interlinks = self.federation, self.interlinks
+            self.agent = Agent(managed, new_transfer, new_sections, self.work.run)
+            run = lambda work: self.work.run(work, _ignore_result)  # noqa: E731
+            self._statistics = [PeriodicLog(managed, each, run) for each in settings.log_statistics]
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._timer: asyncio.TimerHandle | None = None
         self._heap = Heap()
@@ -124,7 +158,7 @@ class Server:
     # ---- listening ----
 
     async def listen(self) -> list[int]:
-        """Listen on every interface; `begin` is to follow. Returns the ports, one for each address.
+        """Listen on every interface. Returns the ports, one for each address.
 
         Raises:
             OSError: an address cannot be used.
@@ -136,31 +170,15 @@ class Server:
             await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._watch_store()
         await self.broker.virtual_hosts.start()
-        return self.listeners.ports
-
-    def begin(self) -> None:
-        """Start the services and the timer, and import what clients need; the first client does it if it comes earlier.
-
-        Raises:
-            ImportError: the installation is not whole.
-        """
-        if self.services is not None:
-            return
-        from qstore.broker.network.services import Services
-
-        self.protocols.begins = None
-        self.services = Services(self, self._identity, self._version, self._logging, self._status)
-        self.services.start()
+        self.federation.start()
         self._on_timer()
-        self.broker.tick.turns.do(self, self._load())
-
-    def _load(self) -> Iterator[None]:
-        """Import the modules of the protocols, and look no more for garbage in what is there for good."""
-        yield
-        yield from self.protocols.load()
+        self.shovels.start()
+        self.upstreams.start()
+        self.interlinks.start()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
+        return self.listeners.ports
 
     async def _listen_on(self, port: int, accepts: Accepts) -> None:
         await self.listeners.listen(port, accepts, lambda: SocketConnection(self.clients, self.work, accepts))
@@ -245,8 +263,10 @@ class Server:
         self.work.logins.on_timer(now)
         for host in self.broker.hosts.values():
             self.broker.tick.turns.do(host.idle_queues, self._delete_idle(host, host.idle_queues.take_due()))
-        if self.services is not None:
-            self.services.on_timer()
+        if self.agent is not None:
+            self.agent.on_timer()
+            for each in self._statistics:
+                each.on_timer()
         if self._status is not None:
             self._status.write_left_out()
         self._heap.look()
@@ -292,8 +312,10 @@ class Server:
         A connection that does not end, which is a defect, is logged and left: the store is closed all the same.
         """
         self.listeners.close()
-        if self.services is not None:
-            self.services.close()
+        self.federation.close()
+        self.shovels.close()
+        self.upstreams.close()
+        self.interlinks.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

@@ -162,7 +162,6 @@ class Runner:
             ports = await self._listen(server)
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
-            server.begin()
             broker.run()
             if self._settings.console is not None:
                 console = Helper("console", "console", console_command(self._settings, ports[0]))

@@ -37,7 +37,6 @@ from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.federation.interlinks import Interlinks
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.virtual_host import VirtualHost
@@ -516,9 +515,6 @@ class Connections:
     def detached_sessions(self) -> list[DetachedSession]:
         """The sessions that wait to be attached again."""
         return []
-
-    def lead_to(self, interlinks: Interlinks) -> None:
-        """Have links lead to these domains, if the protocol has such links."""
 
     def user_deleted(self, user: str) -> None:
         """End what waits for a user, given with the realm, who cannot log in any more."""

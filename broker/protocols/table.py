@@ -1,10 +1,8 @@
 """The protocols that the broker speaks, selected by the first bytes that a client sends.
 
-Each has a row: its name, its headers of eight bytes, and a factory for its connections. The factory imports the modules
-of the protocol, for its first client, or soon after the broker has begun to listen (`Protocols.load`), so that they are
-there before the installation can change. A client with another header is identified in the log (`foreign_client`), and
-answered with the header of the first protocol that is offered, as every version of AMQP requires; then the connection
-is closed. So are clients of other protocols.
+Each has a row: its name, its headers of eight bytes, and a factory for its connections. A client with another header is
+identified in the log (`foreign_client`), and answered with the header of the first protocol that is offered, as every
+version of AMQP requires; then the connection is closed. So are clients of other protocols.
 
 An AMQP client begins with eight bytes, the last four of which give the protocol and version, in an order that differs
 between versions:
@@ -22,26 +20,30 @@ Source: AMQP 0-9-1, section 4.2.2; 0-10, transport, version negotiation; 1.0, tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.log.logs import log_of
+from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import Event, UserDeleted
-from qstore.formats.amqp_0_9_1.frames import HEADER_0_8, HEADER_0_8_PUBLISHED, HEADER_0_9
+from qstore.broker.protocols.amqp_0_9_1.connection import (
+    Amqp08Connection,
+    Amqp08PublishedConnection,
+    Amqp09Connection,
+    Amqp091Connections,
+    ServerConnection,
+)
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
+from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
+from qstore.broker.protocols.broker_connection import Connections
+from qstore.broker.protocols.machine import DetachedSession
+from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, SASL_HEADER
-from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.federation.interlinks import Interlinks
-    from qstore.broker.model.broker import Broker
-    from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
-    from qstore.broker.protocols.broker_connection import Connections
-    from qstore.broker.protocols.machine import DetachedSession
-    from qstore.broker.security.authentication import Authentication
-
-_LOG: Final = log_of("Protocol")
 
 HEADER_BYTES: Final = 8
 
@@ -53,7 +55,7 @@ class ProtocolRow(NamedTuple):
         name: its name in the log.
         version: its name in the option `--protocols`.
         headers: the protocol headers that select it; the first is the answer to those of others.
-        make: creates its `Connections` from the broker and the authentication. Raises ImportError.
+        make: creates its `Connections` from the broker and the authentication.
     """
 
     name: str
@@ -62,50 +64,20 @@ class ProtocolRow(NamedTuple):
     make: Callable[[Broker, Authentication], Connections]
 
 
-def _make_0_10(broker: Broker, authentication: Authentication) -> Amqp010Connections:
-    from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
-
-    return Amqp010Connections(broker, authentication)
-
-
-def _make_0_9_1(broker: Broker, authentication: Authentication) -> Connections:
-    from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
-
-    return Amqp091Connections(broker, authentication)
-
-
-def _make_0_9(broker: Broker, authentication: Authentication) -> Connections:
-    from qstore.broker.protocols.amqp_0_9_1.connection import Amqp09Connection, Amqp091Connections
-
-    return Amqp091Connections(broker, authentication, Amqp09Connection)
-
-
-def _make_0_8(broker: Broker, authentication: Authentication) -> Connections:
-    from qstore.broker.protocols.amqp_0_9_1.connection import Amqp08Connection, Amqp091Connections
-
-    return Amqp091Connections(broker, authentication, Amqp08Connection)
-
-
-def _make_0_8_published(broker: Broker, authentication: Authentication) -> Connections:
-    from qstore.broker.protocols.amqp_0_9_1.connection import Amqp08PublishedConnection, Amqp091Connections
-
-    return Amqp091Connections(broker, authentication, Amqp08PublishedConnection)
-
-
-def _make_1_0(broker: Broker, authentication: Authentication) -> Connections:
-    from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
-
-    return Amqp10Connections(broker, authentication)
+def _older(version: str, connection: type[ServerConnection]) -> ProtocolRow:
+    """A row of an older version of AMQP 0-9-1."""
+    make = partial(Amqp091Connections, connection=connection)
+    return ProtocolRow(connection.protocol, version, (connection.protocol_header,), make)
 
 
 #: The supported protocols; the first is the preferred one.
 TABLE: Final[tuple[ProtocolRow, ...]] = (
-    ProtocolRow("AMQP 0-10", "0-10", (AMQP_0_10_HEADER,), _make_0_10),
-    ProtocolRow("AMQP 0-9-1", "0-9-1", (AMQP_0_9_1_HEADER,), _make_0_9_1),
-    ProtocolRow("AMQP 1.0", "1.0", (SASL_HEADER, AMQP_HEADER), _make_1_0),
-    ProtocolRow("AMQP 0-9", "0-9", (HEADER_0_9,), _make_0_9),
-    ProtocolRow("AMQP 0-8", "0-8", (HEADER_0_8,), _make_0_8),
-    ProtocolRow("AMQP 0-8", "0-8", (HEADER_0_8_PUBLISHED,), _make_0_8_published),
+    ProtocolRow("AMQP 0-10", "0-10", (AMQP_0_10_HEADER,), Amqp010Connections),
+    ProtocolRow("AMQP 0-9-1", "0-9-1", (AMQP_0_9_1_HEADER,), Amqp091Connections),
+    ProtocolRow("AMQP 1.0", "1.0", (SASL_HEADER, AMQP_HEADER), Amqp10Connections),
+    _older("0-9", Amqp09Connection),
+    _older("0-8", Amqp08Connection),
+    _older("0-8", Amqp08PublishedConnection),
 )
 
 
@@ -120,62 +92,23 @@ class Protocols:
         authentication: how clients log in.
 
     Attributes:
-        begins: called before the first client is served, unless that is over.
+        links: for links to other brokers.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
-        self._broker, self._authentication = broker, authentication
         offered = broker.settings.protocols or VERSIONS
-        self._rows = [each for each in TABLE if each.version in offered]
-        self._by_header = {header: row for row in self._rows for header in row.headers}
-        self._made: dict[ProtocolRow, Connections | None] = {}  # None: cannot be loaded
-        self._links: Amqp010Connections | None = None
-        self._interlinks: Interlinks | None = None
-        self.begins: Callable[[], None] | None = None
-        self.names = ", ".join(dict.fromkeys(each.name for each in self._rows))
-        self.answer = self._rows[0].headers[0]
+        rows = [each for each in TABLE if each.version in offered]
+        self._all = [each.make(broker, authentication) for each in rows]
+        self._by_header = {header: made for each, made in zip(rows, self._all, strict=True) for header in each.headers}
+        links = self._by_header.get(AMQP_0_10_HEADER)
+        self.links = links if isinstance(links, Amqp010Connections) else Amqp010Connections(broker, authentication)
+        self.names = ", ".join(dict.fromkeys(each.name for each in rows))
+        self.answer = rows[0].headers[0]
         broker.events.listen(self._heard)
 
     def find(self, begin: bytes) -> Connections | None:
         """The connections of the protocol that begins with these bytes; None if it is not supported."""
-        if self.begins is not None:
-            self.begins()
-        row = self._by_header.get(begin[:HEADER_BYTES])
-        return None if row is None else self._connections(row)
-
-    def load(self) -> Iterator[None]:
-        """Import what is offered, in turns."""
-        for row in self._rows:
-            self._connections(row)
-            yield
-
-    def _connections(self, row: ProtocolRow) -> Connections | None:
-        """The connections of a protocol; None if its modules cannot be imported."""
-        if row in self._made:
-            return self._made[row]
-        try:
-            made: Connections | None = row.make(self._broker, self._authentication)
-        except ImportError as error:
-            text = "Clients of %s are refused, since a module cannot be imported: %s; install qstore again"
-            _LOG.critical(text, row.name, printable(str(error)))
-            made = None
-        self._made[row] = made
-        if made is not None and self._interlinks is not None:
-            made.lead_to(self._interlinks)
-        return made
-
-    @property
-    def links(self) -> Amqp010Connections:
-        """For links to other brokers. Raises ImportError."""
-        if self._links is None:
-            from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
-
-            row = self._by_header.get(AMQP_0_10_HEADER)
-            found = None if row is None else self._connections(row)
-            if not isinstance(found, Amqp010Connections):
-                found = Amqp010Connections(self._broker, self._authentication)
-            self._links = found
-        return self._links
+        return self._by_header.get(begin[:HEADER_BYTES])
 
     @staticmethod
     def is_decided(begin: bytes) -> bool:
@@ -184,37 +117,33 @@ class Protocols:
 
     def lead_to(self, interlinks: Interlinks) -> None:
         """Have links of AMQP 1.0 lead to these domains."""
-        self._interlinks = interlinks
-        for each in self._loaded:
-            each.lead_to(interlinks)
-
-    @property
-    def _loaded(self) -> list[Connections]:
-        return [each for each in self._made.values() if each is not None]
+        for each in self._all:
+            if isinstance(each, Amqp10Connections):
+                each.interlinks = interlinks
 
     def on_timer(self, now: float) -> None:
         """Run periodic work; `now` is in seconds of a monotonic clock."""
-        for each in self._loaded:
+        for each in self._all:
             each.on_timer(now)
 
     def detached_sessions(self) -> list[DetachedSession]:
         """The sessions of all protocols that wait to be attached again."""
-        return [session for each in self._loaded for session in each.detached_sessions()]
+        return [session for each in self._all for session in each.detached_sessions()]
 
     def _heard(self, event: Event) -> None:
         """What a deleted user has left must not hold messages, nor be there for a new user of that name."""
         if isinstance(event, UserDeleted):
-            for each in self._loaded:
+            for each in self._all:
                 each.user_deleted(event.user)
 
     @property
     def unfinished_bytes(self) -> int:
         """Bytes received of incomplete messages, over all protocols."""
-        return sum(each.unfinished_bytes for each in self._loaded)
+        return sum(each.unfinished_bytes for each in self._all)
 
     def close(self) -> None:
         """The broker stops."""
-        for each in self._loaded:
+        for each in self._all:
             each.close()
 
 

@@ -19,10 +19,6 @@ from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 
 #: "AMQP", 0, version 0-9-1.
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-#: Those of older versions.
-HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
-HEADER_0_8: Final = b"AMQP\x01\x01\x08\x00"
-HEADER_0_8_PUBLISHED: Final = b"AMQP\x01\x01\x09\x01"
 
 #: Type, channel, size of the payload.
 FRAME: Final = struct.Struct(">BHI")

@@ -32,14 +32,7 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, MissingClassError
-from qstore.formats.amqp_0_9_1.frames import (
-    FRAME,
-    FRAME_END,
-    HEADER_0_8,
-    HEADER_0_8_PUBLISHED,
-    HEADER_0_9,
-    PROTOCOL_HEADER,
-)
+from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END, PROTOCOL_HEADER
 from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text, sized
 
 
@@ -232,20 +225,20 @@ _CHANGED_IN_0_8: Final = (
 )
 
 AMQP_0_9: Final = _older(
-    "AMQP 0-9", HEADER_0_9, (0, 9), _MISSING | {120: "message"},
+    "AMQP 0-9", b"AMQP\x01\x01\x00\x09", (0, 9), _MISSING | {120: "message"},
     *_ACCESS,
     _method(60, 102, "basic.recover", "requeue:bit"),
     _method(60, 101, "basic.recover-ok"),
 )  # fmt: skip
 AMQP_0_8: Final = _older(
-    "AMQP 0-8", HEADER_0_8, (8, 0), _MISSING | {120: "test"},
+    "AMQP 0-8", b"AMQP\x01\x01\x08\x00", (8, 0), _MISSING | {120: "test"},
     *_CHANGED_IN_0_8,
     _method(60, 100, "basic.recover", "requeue:bit"),
     _method(60, 101, "basic.recover-ok"),
     _method(0, 0, "basic.recover-async"),
 )  # fmt: skip
 AMQP_0_8_PUBLISHED: Final = _older(
-    "AMQP 0-8", HEADER_0_8_PUBLISHED, (8, 0), AMQP_0_8.missing,
+    "AMQP 0-8", b"AMQP\x01\x01\x09\x01", (8, 0), AMQP_0_8.missing,
     *_CHANGED_IN_0_8,
     _method(
         60, 20, "basic.consume",

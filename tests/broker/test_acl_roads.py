@@ -1486,7 +1486,7 @@ class Neighbours:
         self._worlds = (stage.world, World(BrokerSettings(auth=False, federation_tag="far")))
         self._wires: list[LinkWire] = []
         world = stage.world
-        stage.managed.federation = Federation(world.broker, lambda: world.connections, self, lambda *_: Mock())
+        stage.managed.federation = Federation(world.broker, world.connections, self, lambda *_: Mock())
         self._stage, self._bob = stage, bob
         self.far = self._worlds[1].open_client()
         for name in ("outbox", "inbox"):

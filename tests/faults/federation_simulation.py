@@ -257,7 +257,7 @@ class TwoBrokers:
         self._start(index, old)
         world = self._linked.worlds[index]
         self._linked.federations[index] = Federation(
-            world.broker, world.own_connections, self._linked._network(world), self._linked._later(world)
+            world.broker, world.connections, self._linked._network(world), self._linked._later(world)
         )
         if index == (0 if self._is_push else 1):
             self._connect()

@@ -170,7 +170,6 @@ async def served(
     gc.freeze()  # listening collects garbage: what all tests before have left in memory is not looked at
     try:
         (port,) = await server.listen()
-        server.begin()
         defects: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: defects.append(context))
         yield Served(server, port, driver)

@@ -675,10 +675,6 @@ class Amqp10Connections(Connections):
         super().on_timer(now)
         self.resumable.on_timer(now)
 
-    def lead_to(self, interlinks: Interlinks) -> None:
-        """As `Connections.lead_to`."""
-        self.interlinks = interlinks
-
     def user_deleted(self, user: str) -> None:
         """As `Connections.user_deleted`: suspended links end."""
         self.resumable.discard_of(user)

@@ -94,7 +94,7 @@ class Linked:
         self.wires: list[Wire] = []
         self.worlds = [World(BrokerSettings(auth=False, federation_tag=name, **settings)) for name in names]
         self.timers: list[tuple[World, Callable[[], None]]] = []
-        self.federations = [Federation(world.broker, world.own_connections, self._network(world), self._later(world))
+        self.federations = [Federation(world.broker, world.connections, self._network(world), self._later(world))
                             for world in self.worlds]  # fmt: skip
 
     def _network(self, near: World) -> Any:

@@ -307,10 +307,6 @@ class World:
         self.sessions = self.connections.sessions
         self.machines: list[ServerConnection] = []
 
-    def own_connections(self) -> Amqp010Connections:
-        """What a federation shares with the clients."""
-        return self.connections
-
     def run(self) -> None:
         """Until nothing is left to do but what waits for the disk."""
         for _ in range(10_000):
