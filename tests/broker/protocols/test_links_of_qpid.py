@@ -76,6 +76,10 @@ def test_the_properties_of_a_queue_that_is_there_are_told_as_they_are(world: Wor
     assert {name: typed.value for name, typed in told.items()} == {"qpid.max_count": 5}
 
 
+def test_a_link_to_an_exchange_that_is_there_needs_no_properties(client: LinksClient) -> None:
+    assert condition(client, "amq.fanout", terminus={"capabilities": (ON_DEMAND, "topic")}) == ""
+
+
 def test_the_properties_of_an_exchange_that_is_there_are_told_as_they_are(client: LinksClient) -> None:
     made = properties(exchange_type="direct", auto_delete=True)
     sequence = ((Value("symbol", "qpid.msg_sequence"), Value("boolean", True)),)
