@@ -451,7 +451,9 @@ class Attach:
         if node.kind is NodeKind.QUEUE:
             return True
         found = self._found
-        asked = {plain_key(key): typed.value for key, typed in (self.terminus or {}).get("dynamic_node_properties") or ()}
+        asked = {
+            plain_key(key): typed.value for key, typed in (self.terminus or {}).get("dynamic_node_properties") or ()
+        }
         wanted = asked.get(_EXCHANGE_TYPE)
         if wanted is not None and isinstance(found, Exchange) and found.type_name != wanted:
             text = f'exchange "{node.name}" is of type {found.type_name}, and not {wanted!a:.64}'
