@@ -38,6 +38,7 @@ from qstore.store.journal.write.space import (
     over_threshold,
     threshold,
 )
+from qstore.store.journal.write.version_2_writer import WriterState
 from tests.support.compiled import replaces
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
@@ -270,6 +271,21 @@ def test_the_first_flush_after_a_restart_is_a_filler_far_ahead() -> None:
     found = [(header.kind, header.flush) for _, header, _, _ in records(ring)]
     assert found[2:] == [(Kind.FILLER, 65537), (Kind.ENQUEUE, 65538), (Kind.FILLER, 65538)]
     assert found[1] == (Kind.FILLER, 1)
+    recovered(ring)
+
+
+def test_the_filler_precedes_the_first_record_after_a_transaction_was_undone() -> None:
+    """As at a start that rolls back: what it releases does not open the fast path."""
+    ring = MemoryRing(Geometry(8, 65536))
+    ring.enqueue(1)
+    first = ring.rid
+    ring.enqueue(1, b"x")
+    ring.restart()
+    assert not ring.writer.undo(b"x", 8)
+    ring.dequeue(first)
+    ring.drain()
+    found = [(header.kind, header.flush) for _, header, _, _ in records(ring)]
+    assert found[3:] == [(Kind.FILLER, 65537), (Kind.DEQUEUE, 65538), (Kind.FILLER, 65538)]
     recovered(ring)
 
 
@@ -605,6 +621,28 @@ def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, b
     stream = files[0][DATA_OFFSET:] + files[1][DATA_OFFSET:]
     assert stream[start * BLOCK_SIZE :][: blocks * BLOCK_SIZE] == b"".join(pieces)
     assert joined is is_joined
+
+
+def test_a_header_that_a_killed_process_wrote_is_synced_before_it_is_followed_by_another() -> None:
+    """The next header of a file goes over the one before the newest, which alone is known to be on the disk."""
+    ring = MemoryRing(RING)
+    ring.enqueue(BLOCKS - 4)
+    ring.drain()
+    ring.enqueue(8)
+    assert ring.step(), "the rest of file 0, and the header of file 1"
+    position = BLOCKS - 4
+    killed = WriterState(position, 2, 1, False, {0: ring.writer.batch.salts[0]}, {0: 0, 1: 0}, {}, {}, wasted=1)
+    ring.resume(killed)
+    ring.steps.clear()
+    ring.enqueue(BLOCKS * 2)
+    ring.drain()
+    syncs = [(number, step.files) for number, step in enumerate(ring.steps) if not step.writes]
+    (entry,) = [
+        number
+        for number, step in enumerate(ring.steps)
+        if any(file == 1 and offset < DATA_OFFSET for file, offset, _ in step.writes)
+    ]
+    assert syncs == [(entry - 1, (1,))], "no other file needs it"
 
 
 # ---- admission ----

@@ -35,9 +35,9 @@ class MemoryRing:
         self.steps: list[Step] = []
         self._salts = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self._begin(new_state())
+        self.resume(new_state())
 
-    def _begin(self, state: WriterState) -> None:
+    def resume(self, state: WriterState) -> None:
         self.writer = open_writer(
             JournalOwner('queue "q"', 7, 1),
             self.geometry,
@@ -95,7 +95,7 @@ class MemoryRing:
             writer.transactions,
         )
         self.counts["relocated"] += writer.compactor.copied
-        self._begin(state)
+        self.resume(state)
 
     def do(self, append: Callable[[int], None]) -> None:
         self.rid += 1

@@ -615,8 +615,11 @@ class Version2Writer:
     def _set_ends(self) -> None:
         """Recalculate how far plain records may be appended without any check: at most to the end of the current file.
 
-        Call this after the position, the end of the ring or the live records changed on the slow path.
+        Call this after the position, the end of the ring or the live records changed on the slow path. Before the first
+        record after a restart there is no fast path: the restart's filler must precede it.
         """
+        if self.batch.needs_restart:
+            return
         space, records, position, file_end = self.space, self.records, self.batch.position, self.batch.file_end
         rest = file_end - position
         free, messages = space.free(position), records.messages
@@ -633,7 +636,7 @@ class Version2Writer:
 
     def ring_changed(self) -> None:
         """Adjust to a change of the ring, which has begun or ended (`growth`)."""
-        if self.failure is None and not self.batch.needs_restart:
+        if self.failure is None:
             self._set_ends()
 
     # ---- unsynced data ----
@@ -822,7 +825,9 @@ def open_writer(
     )
     in_passing = blocks_in_passing(page)
     chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
-    flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position)
+    at = state.position // (geometry.data_size // BLOCK_SIZE)
+    unsure = map(ring.number, range(at, at + state.wasted + 1)) if state.flush else ()
+    flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position, unsure=unsure)
     space = RingSpace(geometry, alignment, chunk)
     records = LiveRecords(batch, space, state.live, state.transactions, state.resting)
     compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
