@@ -26,7 +26,6 @@ Source: qpidd, Relay.cpp and Session.cpp (the address, the credit).
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
@@ -141,7 +140,6 @@ class Way:
 
     # ---- its side ----
 
-    @abstractmethod
     def side_open(self, side: PeerSide) -> None:
         """As `SideEvents.side_open`."""
 

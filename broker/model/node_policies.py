@@ -53,6 +53,7 @@ from qstore.broker.model.queues.arguments import FILTER, LIFETIME, UNTIL_EMPTY, 
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import make_in, run_in
 from qstore.formats.broker_records.topology import MAX_NAME, GeneralObject
+from qstore.formats.pattern_steps import MAX_STEPS, steps_of
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue, typed_value
 from qstore.formats.wording import printable
 
@@ -176,10 +177,21 @@ class NodePolicies:
                 continue
             try:
                 policy = read_policy(record.kind, record.name, record.properties, self._clock())
-            except (InvalidArgumentError, NotFoundError) as error:
+                self._check_room(record.name)
+            except (InvalidArgumentError, NotFoundError, ResourceLimitExceededError) as error:
                 _LOG.error("%s %s of the store is not used: %s", record.kind, printable(record.name), error)
                 continue
             self.policies[record.name] = policy._replace(number=number)
+
+    def _check_room(self, pattern: str) -> None:
+        """Check that a policy with this pattern may be added. Raises ResourceLimitExceededError."""
+        if len(self.policies) >= MAX_POLICIES:
+            raise ResourceLimitExceededError(f"there are {MAX_POLICIES} node policies; this is the maximum")
+        if steps_of(pattern) + sum(map(steps_of, self.policies)) > MAX_STEPS:
+            raise ResourceLimitExceededError(
+                f"the patterns of all node policies together with {printable(pattern)} could take too long to match: "
+                "anchor them with ^"
+            )
 
     def match(self, name: str) -> NodePolicy | None:
         """The policy that applies to a name; None for none, and for a name that is too long for any node."""
@@ -203,7 +215,7 @@ class NodePolicies:
             InvalidArgumentError: the pattern or a property is not valid.
             NotFoundError: there is no such type of exchange.
             NotAllowedError: there is a policy with that pattern.
-            ResourceLimitExceededError: there are too many.
+            ResourceLimitExceededError: there are too many, or all patterns together could take too long to match.
             InternalError: the store cannot store it.
         """
         self._authorization.check(caller, Action.CREATE, _object_of(kind), pattern)
@@ -212,8 +224,7 @@ class NodePolicies:
             existing = self.policies.get(pattern)
             if existing is not None:
                 raise NotAllowedError(f"a {existing.kind} with the name {printable(pattern)} already exists")
-            if len(self.policies) >= MAX_POLICIES:
-                raise ResourceLimitExceededError(f"there are {MAX_POLICIES} node policies; this is the maximum")
+            self._check_room(pattern)
             if policy.durable and self._store is not None:
                 entries = dict(properties.entries) | {DURABLE: typed_value(True)}
                 record = GeneralObject(kind, pattern, TypedMap(tuple(entries.items())))

@@ -626,6 +626,9 @@ class MessageStore:
         if failed:
             what = f"{len(failed)} of its {len(everything)} journals failed; the first: {failed[0].writer.failure}"
             self._log(LogLine(Level.CRITICAL, f"the store was not closed cleanly: {what}"))
+        elif not all(sealed):
+            what = f"{sealed.count(False)} of its {len(everything)} journals have no room to record that"
+            self._log(LogLine(Level.CRITICAL, f"the store was not closed cleanly: {what}"))
         return all(sealed) and not failed
 
     def flush_metrics(self) -> Mapping[str, Any]:

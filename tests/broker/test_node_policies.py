@@ -22,6 +22,7 @@ from qstore.broker.model.node_policies import QUEUE_POLICY, TOPIC_POLICY, NodePo
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.topology import GeneralObject
+from qstore.formats.pattern_steps import MAX_STEPS, steps_of
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import World
@@ -273,6 +274,23 @@ def test_policies_of_a_store_that_are_not_valid_are_logged_and_kept(
     policies.recover()
     assert list(policies.policies) == ["^c"]
     assert ["is not used" in line for line in caplog.messages] == [True, True]
+
+
+def test_all_patterns_together_take_no_longer_than_one_may(world: World) -> None:
+    """Each of them is searched for in a name that no node has."""
+    slow = [f"jobs{number}.*x" for number in range(20)]
+    assert all(steps_of(pattern) <= MAX_STEPS for pattern in slow)
+    assert sum(map(steps_of, slow)) > MAX_STEPS
+    made = max(count for count in range(20) if sum(map(steps_of, slow[:count])) <= MAX_STEPS)
+    for pattern in slow[:made]:
+        make(world, QUEUE_POLICY, pattern)
+    with pytest.raises(ResourceLimitExceededError, match="together"):
+        make(world, QUEUE_POLICY, slow[made])
+    general = {number: GeneralObject(QUEUE_POLICY, name, TypedMap()) for number, name in enumerate(slow, 1)}
+    store: Any = SimpleNamespace(topology=SimpleNamespace(general=general))
+    policies = NodePolicies(store, world.broker.authorization, lambda: 1.0)
+    policies.recover()
+    assert len(policies.policies) == made
 
 
 def test_a_name_that_is_too_long_for_a_node_is_not_searched(world: World, client: LinksClient) -> None:

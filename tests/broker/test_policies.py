@@ -343,10 +343,11 @@ class TestRunning:
 
     def test_declared_arguments_stay_for_redeclarations(self) -> None:
         async def story(stage: Wired) -> None:
-            await declare(stage, "q", x_max_length=50)
+            queue = await declare(stage, "q", x_max_length=50)
             await stage.broker.policies.set(policy("p", "", "queues", 0, max_length=5))
             arguments = typed_map({"x-max-length": 50})
-            await stage.topology.declare_queue("q", durable=True, arguments=arguments, is_exact=True)
+            found = await stage.topology.declare_queue("q", durable=True, arguments=arguments, is_exact=True)
+            assert found is queue
 
         play(None, story)
 

@@ -90,7 +90,7 @@ class Rule(NamedTuple):
 
     Attributes:
         names: the arguments.
-        is_idle: whether they are, of a queue and with this value; 0 for one that is no number.
+        is_idle: whether they have no effect on a queue with this value, which is 0 if it is no number.
         says: why, and what to do.
         asks: whether a value asks for something.
     """

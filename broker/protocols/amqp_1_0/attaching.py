@@ -564,6 +564,7 @@ class Attach:
         """Find a node that another client has declared just now. Raises ModelError."""
         host, address = self.session.virtual_host, self.address or ""
         await host.topology.changes.made()
+        check_access(self.session, address, self.wanted)  # what is there now may need other permissions
         node = self.node = node_of(host, address, self.wanted)
         if node is None:
             raise NotFoundError(f'there is no queue or exchange "{address[:256]}"')

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAX_UNSETTLED: Final = 1_000
 """Messages of a domain that one link may have: those that wait, and those that the client has not settled."""
 
-MAX_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 1 << 20
 """Bytes of messages that wait on a link until the client takes them; the last one may exceed it."""
 
 _TOP_UPS: Final = 4  # credit is given anew for a fourth of `MAX_UNSETTLED`

@@ -277,11 +277,12 @@ class Session:
     @property
     def suspended_count(self) -> int:
         """Deliveries that would be kept if the connection was lost now."""
-        return sum(
+        singles = sum(
             len(each.unsettled if isinstance(each, OutgoingLink) else each.tracked)
             for each in self.links.values()
             if not isinstance(each, QueuelessLink) and each.resumption is not None
         )
+        return singles + sum(run.entry.count for run in self.held_runs if run.consumer.resumption is not None)
 
     @property
     def modes(self) -> SessionModes:

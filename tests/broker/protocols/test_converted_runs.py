@@ -269,6 +269,7 @@ def test_deliveries_in_runs_of_a_link_are_resumed() -> None:
     client, held = consume_links(world, "", COUNT, settles=False, terminus=KEPT)
     found = output_of(client)
     assert (len({each.fields["delivery_tag"] for each in found}), held.count) == (COUNT, COUNT - 1)
+    assert client.machine.sessions[0].suspended_count == COUNT
     client.settle(ACCEPTED, 3, 5)
     client.settle(ACCEPTED, 9, 9)
     rest(world)
