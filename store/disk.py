@@ -314,19 +314,20 @@ class OsFile:
 
     def will_be_sampled(self) -> None:
         """Prepare for few reads that are far apart: the system need not read ahead."""
-        with contextlib.suppress(OSError):
+        try:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        except OSError:  # not `contextlib.suppress`: for each file of a start, that takes longer than the call
+            return
 
-    def is_unwritten(self, offset: int) -> bool:
-        """Whether the file system reports no data from `offset` on: all of it would be read as zeros.
+    def data_from(self, offset: int) -> int:
+        """Where the file system reports data, at `offset` or after it; the size if there is none: zeros would be read.
 
         It reports what is in the page cache as data, even if that was never written: see `will_be_sampled`.
         """
         try:
-            os.lseek(self._descriptor, offset, os.SEEK_DATA)
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
         except OSError as error:
-            return error.errno == errno.ENXIO
-        return False
+            return self._size if error.errno == errno.ENXIO else offset
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -303,6 +303,16 @@ def _canonical(fields: dict[str, object]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii") + b"\n"
 
 
+def _crc_as_written(content: bytes) -> int:
+    """The checksum of the line as it stands: the true one, unless other software has written the line in another form.
+
+    The key is looked for as bytes, for in a value its quotes are escaped. Encoding the fields again would take as long
+    as all the rest (139 and 71 µs on a busy machine).
+    """
+    before, _, rest = content.partition(b'"crc32c":')
+    return extend_crc32c(extend_crc32c(0, before), rest.partition(b",")[2] + b"\n")
+
+
 def _decode_version_2(content: bytes) -> JournalInfo:
     content = content.rstrip()  # json takes as long for 3 KiB of spaces as for the rest
     try:
@@ -317,7 +327,7 @@ def _decode_version_2(content: bytes) -> JournalInfo:
     if not all(isinstance(value, str | int) for value in fields.values()):
         raise RhmError("journal info file has values other than text and numbers")
     crc = fields.pop("crc32c", None)
-    if crc != extend_crc32c(0, _canonical(fields)):
+    if crc != _crc_as_written(content) and crc != extend_crc32c(0, _canonical(fields)):
         raise RhmError("journal info file fails its checksum", fails_checksum=True)
     try:
         record = base64.b64decode(_text(fields, "queue_record"), validate=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header, encode_file_header
 from qstore.formats.rhm.geometry import DATA_OFFSET, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.records import Kind
-from qstore.store.disk import OsDisk
+from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.ring.files import Ring, read_ring
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
@@ -426,3 +427,38 @@ def test_files_are_examined_without_reading_ahead(tmp_path: Path, monkeypatch: p
     read_ring(OsDisk(), paths, builder.geometry)
     assert done.count(os.POSIX_FADV_RANDOM) == len(paths) == 4
     assert done[0] == os.POSIX_FADV_RANDOM
+
+
+def test_only_what_may_be_data_is_read_of_an_idle_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last block of a file that was just allocated is in the page cache: it is reported as data."""
+    path = str(tmp_path / "JournalData.0000.jdat")
+    geometry = Geometry(1, 1 << 20)
+    with contextlib.closing(OsWritableDisk().create(path, geometry.file_size)) as file:
+        if file.data_from(0) < file.size:
+            pytest.skip("this file system does not distinguish allocated blocks from written ones")
+        file.write(geometry.file_size - 1, b"\0")
+    done: list[int] = []
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: (done.append(given[2]), read(*given))[1])
+    assert not read_ring(OsDisk(), [path], geometry).files
+    assert done == [0, 1 << 20]
+
+
+@pytest.mark.parametrize("place", [600, 5000, 20_000, 500_000, 1_030_000])
+def test_data_in_a_file_without_a_header_is_found(tmp_path: Path, place: int) -> None:
+    path = str(tmp_path / "JournalData.0000.jdat")
+    geometry = Geometry(1, 1 << 20)
+    with contextlib.closing(OsWritableDisk().create(path, geometry.file_size)) as file:
+        file.write(place, b"x" * (16 << 10))  # as long as what lies between two samples
+    assert [file.used for file in read_ring(OsDisk(), [path], geometry).files] == [True]
+
+
+def test_a_file_of_which_only_the_header_can_be_read() -> None:
+    builder = JournalBuilder(2, Geometry(2, 8192))
+    builder.enqueue(b"x")
+    builder.flush()
+    disk = builder.disk()
+    disk.bad_regions.append(BadRegion(f"{DIRECTORY}/{builder.name(0)}", 4000, 4096))
+    disk.bad_regions.append(BadRegion(f"{DIRECTORY}/{builder.name(1)}", 4000, 4096))
+    ring = read_ring(disk, [f"{DIRECTORY}/{builder.name(number)}" for number in range(2)], builder.geometry)
+    assert [file.header is not None for file in ring.files] == [True, False]

@@ -237,7 +237,8 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, min(size, expected), None, kind, effect, size=size, expected=expected))
     file = RingFile(number, path, opened.size, None, used=True)
     try:
-        sector = opened.read(0, FILE_HEADER_SIZE)
+        block = _first_block(opened)
+        sector = block[:FILE_HEADER_SIZE]
         decoded = decode_header_sector(sector)
         file.header, file.entered_again = decoded.header, decoded.was_entered_again
     except RhmError as error:
@@ -252,7 +253,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, reason=reason))
     else:
         if file.header is None:
-            file.used, file.is_blank = _has_data(opened), not decoded.has_creation_header
+            file.used, file.is_blank = _has_data(opened, block), not decoded.has_creation_header
             if file.used:
                 damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
@@ -324,22 +325,46 @@ def _is_blank(opened: ReadableFile) -> bool:
         return False
 
 
-def _has_data(opened: ReadableFile) -> bool:
+def _first_block(opened: ReadableFile) -> bytes:
+    """The first block of a file, or at least its header: of a file that was never written, nothing else is read."""
+    try:
+        return opened.read(0, _FIRST_BLOCK)
+    except OSError:  # of which not all can be read
+        return opened.read(0, FILE_HEADER_SIZE)
+
+
+def _has_data(opened: ReadableFile, block: bytes) -> bool:
     """Whether a file with an all-zero header holds data: reads a small file whole, samples of sectors of others.
 
-    What the file system reports as never written is skipped: for idle queues all but the block with the header.
+    What the file system reports as never written is skipped: for idle queues all but the block with the header. A part
+    that it reports as data does not make it so for the rest: that would be read for nothing, and from then on be in the
+    page cache, and be reported as data at each start.
+
+    Args:
+        opened: the file.
+        block: its first block, or what can be read of that.
     """
-    step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
+    size = opened.size
+    step = max(FILE_HEADER_SIZE, size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
-        if not is_zero(opened.read(DATA_OFFSET, _FIRST_BLOCK - DATA_OFFSET)):
+        if not is_zero(block, DATA_OFFSET) or len(block) < min(_FIRST_BLOCK, size):
             return True
-        if isinstance(opened, OsFile) and opened.is_unwritten(_FIRST_BLOCK):
-            return False
-        if opened.size <= _READ_WHOLE:
-            return not is_zero(opened.read(0, opened.size), DATA_OFFSET)
-        return not all(is_zero(opened.read(offset, FILE_HEADER_SIZE)) for offset in range(step, opened.size, step))
+        at = _data_from(opened, _FIRST_BLOCK)
+        if at < size <= _READ_WHOLE:
+            return not is_zero(opened.read(0, size), DATA_OFFSET)
+        while at < size:
+            sample = max(step, at // step * step)
+            if not is_zero(opened.read(sample, FILE_HEADER_SIZE)):
+                return True
+            at = _data_from(opened, sample + step)
     except OSError:
         return True
+    return False
+
+
+def _data_from(opened: ReadableFile, offset: int) -> int:
+    """Where data may begin, at `offset` or after it; the file's size, or more, if there is none."""
+    return opened.data_from(offset) if isinstance(opened, OsFile) else offset
 
 
 def _record_indicator(opened: ReadableFile, file: RingFile, geometry: Geometry) -> int | None:
