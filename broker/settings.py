@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.log.status_rules import StatusRule
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_UNFINISHED_BYTES: Final = 1 << 30
 """Limit of the incomplete messages of all connections together, unless the memory ceiling is lower."""

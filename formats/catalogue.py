@@ -42,11 +42,12 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import with_article
 
 FORMAT_VERSION = 2

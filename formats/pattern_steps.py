@@ -19,7 +19,9 @@ CPython 3.11, on a slow machine with texts that were made to be slow.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_NAME: Final = 255
 MAX_STEPS: Final = 200_000

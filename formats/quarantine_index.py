@@ -25,9 +25,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
+
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_RAW_FILES: Final = 999_999
 

@@ -31,11 +31,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.zeros import is_zero
 
 FORMAT_VERSION: Final = 1

@@ -24,8 +24,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import OsWritableDisk, WritableDisk
 from qstore.store.key_value import KeyValue, RocksKeyValue, open_copy
 from qstore.store.sync import SyncDriver, choose_sync_driver

@@ -30,7 +30,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from rocksdict import (
     AccessType,
@@ -44,6 +44,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.errors import advice, disk_advice
 from qstore.store.log_lines import LogLine, Outage
 

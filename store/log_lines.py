@@ -37,8 +37,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 from qstore.store.disk import MOVED
 

@@ -12,8 +12,9 @@ of a transaction, and the size of a queue's journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment

@@ -32,8 +32,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, MAX_RING_FILES, PAGE_SIZE, Geometry
 from qstore.formats.wording import printable
 from qstore.store.log_lines import LogLine, above_maximum, below_minimum, no_effect, not_legal, not_needed

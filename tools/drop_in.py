@@ -24,8 +24,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from optparse import OptionParser, Values
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Final, NoReturn, Protocol, TypeAlias
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.stream import JournalStream

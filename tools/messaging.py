@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Final, NamedTuple, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 import click
 
@@ -28,6 +28,7 @@ from qstore.broker.client import Connection, Message, MessagingError, Sender
 from qstore.broker.client.address import CLIENT_LOGGER, Value, word_value
 from qstore.broker.client.links import DELAY
 from qstore.broker.management.console import Console
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import UINT32, TypedValue
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import plain

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID, uuid4
 
 import click
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from qstore import __version__
 from qstore.broker.process.held_files import holder_of, lock_path
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.cluster.identity import (
     NOBODY,

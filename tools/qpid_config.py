@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ from qstore.broker.client import ConnectionFailedError
 from qstore.broker.client.address import word_value
 from qstore.broker.management.console import Console, Data, NoObjectError
 from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import reference, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
 from qstore.tools.console.command import JSON, SETTINGS

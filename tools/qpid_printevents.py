@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from qstore import __version__
 from qstore.broker.client import ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import plain, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of
 from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, os_error_text, say

@@ -55,9 +55,10 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.formats.errors import QlsError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import (
     DATA_OFFSET,
     FILE_HEADER_SIZE,

@@ -9,12 +9,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from qstore import __version__
 from qstore.broker.management.console import Console
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of, run_on_console
 from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import print_json

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -19,6 +19,7 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.client.options import Endpoint, Url, parse_url
 from qstore.broker.management.console import Console, Data
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import reference, shown
 from qstore.tools.console.broker import (
     EXIT_CODES,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from qstore import __version__
 from qstore.broker.management.console import Console, Data, NoObjectError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import clock, compact, duration, full, plain, reference, shown
 from qstore.tools.console.broker import (
     EXIT_CODES,

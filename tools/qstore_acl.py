@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -20,6 +20,7 @@ from qstore.broker.security.acl.engine import Decision, Engine
 from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import AclFileError, Problem, RuleSet, resolve
 from qstore.broker.security.acl.tables import EVERY, LOOKUPS, Lookup, Permission, asked_values, lookups_for
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.tools.console.command import (
     EXIT_DAMAGE,

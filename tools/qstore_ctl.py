@@ -19,12 +19,13 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
 from qstore import __version__
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.broker import main_of
 from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, examples, say
 from qstore.tools.console.rows import Column, print_json, print_listing

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from qstore import __version__
 from qstore.broker.client import MessagingError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import StoreError, advice

@@ -14,12 +14,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from qstore import __version__
 from qstore.broker.client.errors import MessagingError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import human
 from qstore.tools.console.broker import CONNECTION_OPTIONS, security_options, take_security, timeout_option

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -41,6 +41,7 @@ from qstore.formats.broker_records.topology import (
     split_name,
 )
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.records import TRANSIENT, Kind
 from qstore.formats.wording import plural
 from qstore.store.backup.repository import Manifest, Repository, backup_names, check_mark, read_manifest

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import click
 from rich.console import Console
 
 from qstore import __version__
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.formats.wording import plural
 from qstore.store.disk import Disk

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 from rich.console import Console
 
 from qstore import __version__
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk

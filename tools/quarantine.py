@@ -23,11 +23,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.message_header import Amqp10Message
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError, FormatError, RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls import records as qls
 from qstore.formats.quarantine_index import Injection, QuarantineEntry
 from qstore.formats.rhm import records as rhm

@@ -43,9 +43,10 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.client.errors import AddressError
+from qstore.formats.named_tuple import NamedTuple
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 

@@ -29,7 +29,7 @@ import ssl
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from qstore.broker.client.address import CLIENT_LOGGER
 from qstore.broker.client.amqp_0_10 import machine as amqp_0_10
@@ -65,6 +65,7 @@ from qstore.broker.protocols.amqp_0_10.message import announced_hosts
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.broker.security.tls import tls_reason
+from qstore.formats.named_tuple import NamedTuple
 
 _logger: Final = logging.getLogger(CLIENT_LOGGER)
 _ANNOUNCEMENTS: Final = f"{FAILOVER}; {{link: {{reliability: unreliable}}}}"

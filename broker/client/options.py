@@ -35,7 +35,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 from qstore.broker.client.errors import ConnectError, UrlError
@@ -45,6 +45,7 @@ from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
 from qstore.broker.security.sasl.table import TABLE as MECHANISMS
 from qstore.broker.security.sasl.table import Credentials, Needs, choose_mechanism
 from qstore.broker.security.tls import tls_reason
+from qstore.formats.named_tuple import NamedTuple
 
 DEFAULT_PORT: Final = 5672
 DEFAULT_TLS_PORT: Final = 5671

@@ -29,7 +29,7 @@ qpidd, Bridge.cpp (names, arguments).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import FED_OP, FED_ORIGIN, FED_TAGS, XQUERY
@@ -38,6 +38,7 @@ from qstore.broker.model.exchanges.origins import BIND, MARK, SWEEP, UNBIND, Ori
 from qstore.broker.model.queues.arguments import TRACE_EXCLUDES, TRACE_ID
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.bridge import MAX_SYNC, UNLIMITED, Bridge, BridgeSettings
 from qstore.broker.federation.link import TRANSPORTS, Link, LinkState, Network, Remote, RemoteLogin, remotes_in
@@ -43,6 +43,7 @@ from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.table import Credentials, choose_mechanism
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.topology import BRIDGE_KIND, LINK_KIND
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import INT64, STR16, TypedValue
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.federation import check_texts
 from qstore.broker.federation.link import MAX_INTERVALS, remotes_in
@@ -51,6 +51,7 @@ from qstore.broker.model.topology.changes import make_in, run_in
 from qstore.broker.security.sasl.simple import ANONYMOUS
 from qstore.broker.security.sasl.table import TABLE
 from qstore.formats.broker_records.topology import DEFAULT_HOST, DOMAIN_KIND, INTERLINK_KIND, GeneralObject
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import STR16, TypedMap, TypedValue, typed_value
 from qstore.formats.wording import printable
 

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.protocols.machine import Host, Machine
+from qstore.formats.named_tuple import NamedTuple
 
 _LOG: Final = log_of("Broker")
 

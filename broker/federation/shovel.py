@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.basic_peer import Side
 from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
@@ -55,6 +55,7 @@ from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, deco
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from qstore.formats.wording import printable
 

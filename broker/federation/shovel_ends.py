@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.basic_peer import Side
 from qstore.broker.federation.link_peer import LinkSide
@@ -35,6 +35,7 @@ from qstore.formats.amqp_1_0.neutral import map_value, value_of
 from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, encode_section, section_value
 from qstore.formats.amqp_1_0.values import Value, plain_key
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:

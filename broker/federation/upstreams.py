@@ -38,7 +38,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.federation.basic_peer import NO_OWNER, Side
 from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
@@ -70,6 +70,7 @@ from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.methods import encode_method, encode_routed
 from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, LIST, MAP, TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 

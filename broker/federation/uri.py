@@ -19,11 +19,12 @@ Source: RabbitMQ, "URI Specification" and "URI Query Parameters".
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.broker_records.topology import DEFAULT_HOST, problem_of_new_name
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_URI: Final = 2048
 """Characters of a URI."""

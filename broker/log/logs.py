@@ -27,8 +27,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 TRACE, DEBUG, INFO, NOTICE = 5, logging.DEBUG, logging.INFO, 25

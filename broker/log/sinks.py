@@ -17,9 +17,10 @@ import time
 from collections import deque
 from itertools import islice
 from pathlib import Path
-from typing import IO, Final, NamedTuple, cast
+from typing import IO, Final, cast
 
 from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, STATUS, TRACE, LogError, Rules
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}

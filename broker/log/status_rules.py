@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_RULES: Final = 100
 MAX_RULE: Final = 1024

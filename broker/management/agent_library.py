@@ -55,7 +55,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.client.address import CLIENT_LOGGER, parse_address, queue_address
 from qstore.broker.client.blocking import Connection, Sender, Session
@@ -71,6 +71,7 @@ from qstore.broker.client.errors import (
 from qstore.broker.client.message import APP_ID, Message
 from qstore.broker.management.console.schema import Argument, Method, Property, Schema
 from qstore.broker.management.console.values import SEVERITIES, NoAgentError, SchemaId
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.predicate import PredicateError, parse_predicate
 from qstore.formats.qmf.v1 import QMF_TYPES
 

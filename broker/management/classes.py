@@ -7,7 +7,7 @@ both versions of QMF.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.management.objects.absent import HA_BROKER_CLASS, MANAGEMENT_SETUP_STATE_CLASS, TOPIC_CLASS
 from qstore.broker.management.objects.access import (
@@ -69,6 +69,7 @@ from qstore.broker.management.request import Arguments, ForbiddenError, UnknownM
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ and Qpid Broker-J (whose attribute `qpid-type` this is) implement it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.management.classes import (
     CLASSES,
@@ -76,6 +76,7 @@ from qstore.broker.model.message import CORRELATION_ID_HEADER, Message, NewMessa
 from qstore.formats.amqp_1_0.neutral import value_of
 from qstore.formats.amqp_1_0.values import Value, encode_value
 from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import INT32, LIST, STR16, TypedMap, TypedValue, typed_map, typed_value
 from qstore.formats.wording import printable
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from qstore.broker.management.schema import PACKAGE, Argument
 from qstore.broker.model import events
 from qstore.broker.model.events import Event
+from qstore.formats.named_tuple import NamedTuple
 
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _HA: Final = "org.apache.qpid.ha"

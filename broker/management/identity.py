@@ -16,10 +16,11 @@ import os
 import platform
 import stat
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 from uuid import UUID, uuid4, uuid5
 
 from qstore.broker.log.logs import log_of
+from qstore.formats.named_tuple import NamedTuple
 
 _LOG: Final = log_of("Management")
 _FILE: Final = ".mbrokerdata"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from qstore.broker.management.objects.backup import Snapshots
 from qstore.broker.model.counters import QueueTotals, difference_of, sum_of
 from qstore.formats.broker_records.topology import full_name
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.federation.federation import Federation

@@ -22,7 +22,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.management.managed_broker import AT_ONCE
@@ -31,6 +31,7 @@ from qstore.broker.model.counters import sum_of
 from qstore.broker.model.events import ClientConnect
 from qstore.broker.model.memory import resident_bytes
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural, printable
 
 if TYPE_CHECKING:

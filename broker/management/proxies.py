@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from qstore.broker.log.logs import WARNING, LogBudget, log_of
@@ -64,6 +64,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.message import NewMessage, ReplyAddress
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.v1 import (
     BY_CODE,
     EVENT,

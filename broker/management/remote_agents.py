@@ -19,10 +19,11 @@ lines 20044-20121).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.broker.log.logs import log_of
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.v1 import Dialect
 
 _LOG: Final = log_of("Management")

@@ -23,7 +23,7 @@ Sources: Qpid wiki, "QMF Protocol" (seed 004, lines 20030-20043); the QMF schema
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -33,6 +33,7 @@ from qstore.broker.model.errors import (
     PreconditionFailedError,
     UnauthorizedError,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 

@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.security.acl.control import control_of
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.v1 import expanded, text_bytes, typed
 from qstore.formats.values import MAP, STR16, TypedMap, TypedValue
 

@@ -26,10 +26,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Model")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 
 
 class Caller(Protocol):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InternalError, InvalidArgumentError
@@ -24,6 +24,7 @@ from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import ChangeOrder
 from qstore.formats.broker_records.topology import CONFIGURATION_KINDS, GeneralObject
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import typed_map
 
 _LOG: Final = log_of("Model")

@@ -48,7 +48,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import (
@@ -66,6 +66,7 @@ from qstore.broker.model.exchanges.route import Alternate, Routed
 from qstore.broker.model.message import BCC, CC, Message, selected_keys
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import INT64, LIST, MAP, STR16, TYPES, TypedMap, TypedValue
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ Source: the events in the QMF schemas of qpidd's broker, its ACL module and its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from qstore.broker.model.caller import BROKER, Caller
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 

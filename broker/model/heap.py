@@ -27,9 +27,10 @@ import ctypes
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.model.memory import resident_bytes
+from qstore.formats.named_tuple import NamedTuple
 
 STEP: Final = 4 << 20
 """Least bytes for which a trim pays off."""

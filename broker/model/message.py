@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 CC: Final = "CC"

@@ -26,7 +26,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import (
@@ -53,6 +53,7 @@ from qstore.broker.model.queues.arguments import FILTER, LIFETIME, UNTIL_EMPTY, 
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import make_in, run_in
 from qstore.formats.broker_records.topology import MAX_NAME, GeneralObject
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.pattern_steps import MAX_STEPS, steps_of
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue, typed_value
 from qstore.formats.wording import printable

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.configuration import Configuration, Record, Values
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.formats.broker_records.topology import GLOBAL_PARAMETER, PARAMETER, problem_of_new_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 _LOG: Final = log_of("Model")

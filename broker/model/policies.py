@@ -40,7 +40,7 @@ import time
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping
 from re import Pattern
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import NO_POLICY, Applied, as_text
@@ -70,6 +70,7 @@ from qstore.broker.model.queues.arguments import (
 from qstore.broker.model.queues.due import is_brokers_own
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.broker_records.topology import GeneralObject, problem_of_new_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, TypedValue, typed_map, typed_value
 from qstore.formats.wording import printable
 

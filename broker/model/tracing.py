@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, MOVING, Entry
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:

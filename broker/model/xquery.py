@@ -34,8 +34,9 @@ from importlib.util import find_spec
 from inspect import CO_GENERATOR
 from itertools import islice, pairwise
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, TypedValue
 
 MAX_QUERY: Final = 4096

@@ -9,11 +9,12 @@ import select
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.memory import MemoryCeiling
 from qstore.broker.network.socket_connection import Accepts
+from qstore.formats.named_tuple import NamedTuple
 
 _LOG: Final = log_of("Network")
 

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from qstore.broker.log.logs import DEBUG, INFO, log_of
 from qstore.broker.model.errors import ModelError
@@ -29,6 +29,7 @@ from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_clien
 from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.virtual_host import VirtualHost

@@ -17,9 +17,10 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.process.held_files import PidFile, holder_of, user_directory
+from qstore.formats.named_tuple import NamedTuple
 
 DAEMON_PID_DIRECTORY: Final = "/var/run/qpidd"
 _MAX_REPORT: Final = 4096

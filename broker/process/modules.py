@@ -20,10 +20,11 @@ import importlib
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.store_protocol import ModuleOption, StoreModule
 from qstore.broker.process.option_table import Given, Group, Kind, Option
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 GROUP: Final = "qstore.modules"

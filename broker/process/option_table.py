@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.log.logs import CATEGORIES, DEFAULT_RULE, LEVELS
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.security.acl.tables import MAX_QUOTA
 from qstore.broker.settings import DEFAULT_TLS_PORT
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 TRUTH: Final = {

@@ -44,7 +44,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.process.option_table import (
     DEFAULT_FILE,
@@ -59,6 +59,7 @@ from qstore.broker.process.option_table import (
     Source,
     shown,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 _ALIKE: Final = 0.75  # difflib's ratio of "prot" and "port"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.federation.link import remotes_in
 from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
@@ -29,6 +29,7 @@ from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
 from qstore.broker.security.sasl.kerberos import has_keytab
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
+from qstore.formats.named_tuple import NamedTuple
 
 _is_release: Final = re.compile(r"\d{1,3}(\.\d{1,4}){1,2}([-+.][0-9A-Za-z.]{1,40})?", re.ASCII).fullmatch
 

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import LEVELS, LogError, log_of
 from qstore.broker.log.sinks import Logging
@@ -47,6 +47,7 @@ from qstore.broker.security.acl.rules import AclFileError, RuleSet
 from qstore.broker.security.tls import ServerContexts, TlsConfigurationError
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange

@@ -11,10 +11,11 @@ decided once, when it is created; others have no overhead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import TRACE, log_of
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 
 _LOG: Final = log_of("Protocol")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import Event, UserDeleted
@@ -41,6 +41,7 @@ from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, SASL_HEADER
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.federation.interlinks import Interlinks

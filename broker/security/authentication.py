@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import Challenge, Failure, Login, Outcome, ServerMechanism
@@ -34,6 +34,7 @@ from qstore.broker.security.sasl.table import TABLE, Needs, server_mechanism
 from qstore.broker.security.tls import TlsFacts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.named_tuple import NamedTuple
 
 
 class PeerSecurity(NamedTuple):

@@ -32,12 +32,13 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.security.acl.rules import Address, read_address
+from qstore.formats.named_tuple import NamedTuple
 
 _LOG: Final = log_of("Security")
 

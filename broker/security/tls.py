@@ -36,10 +36,11 @@ from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.security.users.verifiers import MAX_NAME, is_user_name
 from qstore.broker.settings import TlsSettings
+from qstore.formats.named_tuple import NamedTuple
 
 
 class TlsError(Exception):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.structs import (
@@ -34,6 +34,7 @@ from qstore.formats.amqp_0_10.structs import (
 )
 from qstore.formats.amqp_0_10.structs import decode_struct as decode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import MAX_VALUES
 
 

@@ -13,9 +13,10 @@ Source: the AMQP 0-10 specification, framing, and its XML (domains segment-type 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.named_tuple import NamedTuple
 
 #: "AMQP", class 1, instance 1, version 0-10.
 PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"

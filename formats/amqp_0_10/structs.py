@@ -38,10 +38,11 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import groupby
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.formats.amqp_0_10.maps import check_amount, encode_map, encode_value, read_typed_plain_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, WireType, encode_name, find_payload
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_uuid
 from qstore.formats.values import STR16, TYPES, TypedArray, TypedMap, UntypedValueError, typed_map
 from qstore.formats.wording import with_article

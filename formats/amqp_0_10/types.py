@@ -21,9 +21,10 @@ import struct
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TYPES, Family, ValueType
 from qstore.formats.wording import with_article
 

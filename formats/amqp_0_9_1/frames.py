@@ -13,9 +13,10 @@ Source: the AMQP 0-9-1 specification, 4.2 and 2.3.5, and its XML (constants).
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+from qstore.formats.named_tuple import NamedTuple
 
 #: "AMQP", 0, version 0-9-1.
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"

@@ -29,11 +29,12 @@ RabbitMQ, "Protocol extensions"; amqplib 1.0.2, `client_0_8`.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, MissingClassError
 from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END, PROTOCOL_HEADER
 from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text, sized
+from qstore.formats.named_tuple import NamedTuple
 
 
 class Method(NamedTuple):

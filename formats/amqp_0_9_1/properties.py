@@ -11,7 +11,7 @@ Source: the AMQP 0-9-1 specification, 4.2.6.1, and its XML (fields of class basi
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ContentClassError
 from qstore.formats.amqp_0_9_1.tables import (
@@ -22,6 +22,7 @@ from qstore.formats.amqp_0_9_1.tables import (
     make_fields,
     read_short_text,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 
 BASIC: Final = 60

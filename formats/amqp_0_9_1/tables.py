@@ -51,9 +51,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TYPES, Family, TypedArray, TypedMap, TypedValue, ValueType
 from qstore.formats.wording import with_article
 

@@ -16,7 +16,7 @@ Source: the AMQP 1.0 specification as XML, parts "transport", "messaging", "tran
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_1_0.values import (
     MAX_DEPTH,
@@ -25,6 +25,7 @@ from qstore.formats.amqp_1_0.values import (
     encode_value,
     read_value,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import with_article
 
 ANY: Final = "*"

@@ -11,9 +11,10 @@ Source: the AMQP 1.0 specification as XML, part "transport", section 2.2 and 2.3
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.amqp_1_0.values import Amqp10Error
+from qstore.formats.named_tuple import NamedTuple
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"

@@ -11,7 +11,7 @@ Source: the AMQP 1.0 specification as XML, part "messaging", section 3.2.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.amqp_1_0.values import (
     CONSTRUCTORS,
@@ -23,6 +23,7 @@ from qstore.formats.amqp_1_0.values import (
     find_payload,
     read_value,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import MAX_VALUES
 
 HEADER: Final = 0x70

@@ -21,9 +21,10 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import Plain, plain_bytes, plain_float
 from qstore.formats.wording import with_article
 

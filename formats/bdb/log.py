@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 
 from qstore.formats.bdb.pages import BdbError, Lsn, checksum
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.zeros import is_zero
 
 LOG_MAGIC = 0x00040988

@@ -12,9 +12,9 @@ from enum import IntEnum, IntFlag
 from itertools import pairwise
 from operator import mul
 from struct import Struct
-from typing import NamedTuple
 
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 
 
 class BdbError(FormatError):

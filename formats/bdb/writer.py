@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.bdb.log import FILE_HEADER, LOG_MAGIC, LOG_VERSION, RECORD_HEADER
 from qstore.formats.bdb.pages import (
@@ -47,6 +47,7 @@ from qstore.formats.bdb.pages import (
     PageType,
     checksum,
 )
+from qstore.formats.named_tuple import NamedTuple
 
 #: Size of a page in qpidd's files (formats/bdb/README.md, 1).
 QPIDD_PAGE_SIZE: Final = 4096

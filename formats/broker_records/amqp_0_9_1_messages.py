@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import struct
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.properties import decode_header
 from qstore.formats.amqp_0_9_1.tables import read_short_text
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_map
 from qstore.formats.values import EMPTY_MAP
 

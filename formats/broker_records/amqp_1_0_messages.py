@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_1_0.composites import ANY, BY_CODE, Field
 from qstore.formats.amqp_1_0.neutral import neutral_value
@@ -55,6 +55,7 @@ from qstore.formats.amqp_1_0.values import (
 )
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import LIST, TypedValue
 from qstore.formats.wording import with_article
 

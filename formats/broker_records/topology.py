@@ -30,12 +30,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, encode_name
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, MAP, STR16, VBIN16, TypedMap, TypedValue
 from qstore.formats.wording import with_article
 

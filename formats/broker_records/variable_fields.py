@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.amqp_0_10.maps import plain_payload
 from qstore.formats.amqp_0_10.structs import PackedStruct, flag_of
 from qstore.formats.amqp_0_10.types import BY_NAME, WireType, find_payload, type_of
 from qstore.formats.broker_records.messages import header_structs, struct_of
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_uuid
 
 _HEAD: Final = struct.Struct(">II")

@@ -6,11 +6,12 @@ An id in neither form is opaque: a broker of another kind may have written it, a
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from qstore.formats.amqp_0_10.structs import XID, encode_struct, known_flags
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_uuid
 
 #: Code, flags and format of a distributed transaction's id.

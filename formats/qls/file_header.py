@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.errors import QlsError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.records import MAGICS, VERSION
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.records import Kind

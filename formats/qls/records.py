@@ -6,10 +6,11 @@ The kinds and their letters are those of the legacystore; headers, tails and che
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import adler32
 
 from qstore.formats.errors import QlsError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import EXTERNAL, PADDING, Kind
 

@@ -82,12 +82,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from qstore.formats.amqp_0_10.maps import check_amount, encode_value, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import BOOLEAN, DOUBLE, LIST, MAP, STR16, TYPES, UINT64, TypedMap, TypedValue, ValueType
 from qstore.formats.values import UUID as UUID_TYPE
 from qstore.formats.wording import with_article

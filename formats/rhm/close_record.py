@@ -46,11 +46,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_JOURNALS: Final = 1 << 20
 _MAGIC: Final = b"RHMCLOSE"

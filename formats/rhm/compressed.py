@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import zstandard
 
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 
 ZSTD: Final = 1  # the only method
 MAX_CONTENT_SIZE: Final = 1 << 24  # bytes; larger content is never compressed

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.records import BOUNDARY, COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
 

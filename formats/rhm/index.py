@@ -45,11 +45,12 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import MAX_RING_FILES
 
 MAX_CHUNK: Final = 4096

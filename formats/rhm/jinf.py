@@ -30,10 +30,11 @@ import binascii
 import json
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
 from qstore.formats.rhm.geometry import MAX_FILES, MAX_RING_FILES, SECTOR_SIZE, Geometry
 

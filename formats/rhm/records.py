@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.zeros import is_zero
 

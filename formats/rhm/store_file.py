@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import with_article
 
 FORMAT = "qstore"

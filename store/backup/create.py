@@ -51,8 +51,9 @@ from itertools import takewhile
 from pathlib import Path
 from threading import Lock, get_native_id
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.backup.repository import (
     CHUNK_SIZE,
     BackupFile,

@@ -38,11 +38,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import zstandard
 from orjson import JSONDecodeError, dumps, loads
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import DiskLock, WritableDisk, read_whole
 from qstore.store.errors import StoreError
 from qstore.store.repair.stopped_store import reported_errors

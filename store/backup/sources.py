@@ -22,8 +22,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.backup.repository import BackupLink, is_safe
 from qstore.store.catalogue.store_directory import LOCK
 from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header

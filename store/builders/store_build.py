@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from qstore.formats.broker_records.topology import (
     STREAM_KIND,
@@ -31,6 +31,7 @@ from qstore.formats.broker_records.topology import (
     with_record_ids,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from qstore.store.builders.journal_build import JournalBuild, build_journal

@@ -24,9 +24,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.bdb import BdbError, Btree, LogSummary, Lsn, analyse_log, contradictions, salvage, why_recovery
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.zeros import is_zero
 from qstore.store.disk import Disk, OsDisk, read_whole
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 from qstore.formats.catalogue import (
@@ -54,6 +54,7 @@ from qstore.formats.catalogue import (
     encode,
     kind_of,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.key_value import CatalogueError, KeyValue
 
 _Numbered = TypeVar("_Numbered", QueueEntry, ExchangeEntry, BindingEntry, GeneralEntry)

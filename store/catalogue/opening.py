@@ -45,7 +45,7 @@ import contextlib
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import decode_queue
@@ -67,6 +67,7 @@ from qstore.formats.catalogue import (
     encode,
 )
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.topology_copy import encode_batch
 from qstore.formats.wording import plural, printable

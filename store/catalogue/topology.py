@@ -14,7 +14,7 @@ import posixpath
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from qstore.formats.broker_records.topology import (
     Binding,
@@ -31,6 +31,7 @@ from qstore.formats.broker_records.topology import (
 )
 from qstore.formats.catalogue import BindingEntry, Kind
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.damage import Damage, DamageKind

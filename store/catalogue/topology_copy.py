@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import decode_binding, decode_exchange, decode_queue
@@ -44,6 +44,7 @@ from qstore.formats.catalogue import (
     decode,
 )
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.topology_copy import Tail, TopologyCopy, TopologyFormatError, decode_topology
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
 from qstore.store.disk import Disk, read_whole

@@ -45,9 +45,10 @@ import contextlib
 import posixpath
 import re
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import Disk, read_whole
 from qstore.store.environment import Environment

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
 from uuid import UUID
 
 import qstore.store.log_lines as log_lines
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.cluster.identity import NOBODY, ClusterIds, State
 
 

@@ -15,9 +15,10 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import ReadableFile, WritableFile
 from qstore.store.errors import StoreError
 from qstore.store.journal.recovery import LOCKED, PENDING

@@ -29,7 +29,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.topology import (
     Binding,
@@ -48,6 +48,7 @@ from qstore.formats.broker_records.topology import (
 )
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
 from qstore.formats.wording import printable

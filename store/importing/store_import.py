@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.topology import (
     decode_exchange,
@@ -41,6 +41,7 @@ from qstore.formats.broker_records.topology import (
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import plural, printable

@@ -26,11 +26,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from qstore.formats.checksum import independent_crc32c
 from qstore.formats.errors import BrokerRecordError, QlsError, RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import (
     FILE_HEADER_SIZE,
     NAME_OFFSET,

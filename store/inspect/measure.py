@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls import records as qls
 from qstore.formats.rhm import records as rhm
 from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT

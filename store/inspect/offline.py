@@ -19,11 +19,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import Queue, decode_queue, split_name
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.formats.wording import plural

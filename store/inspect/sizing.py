@@ -44,10 +44,11 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from math import ceil
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import (
     BLOCK_SIZE,
     DEFAULT_FILES,

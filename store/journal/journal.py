@@ -6,9 +6,10 @@ A compressed message reads as its data were enqueued: its content is decompresse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import qstore.formats.qls.records as qls
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.compressed import CompressedLayout, Decompressor, compressed_layout
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2

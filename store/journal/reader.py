@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind, is_padding
 from qstore.formats.zeros import is_zero

@@ -24,8 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequen
 from enum import Enum
 from itertools import compress, islice
 from operator import lt
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import MOVED, TRANSIENT, Kind
 from qstore.store.damage import Damage

@@ -16,8 +16,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import Disk, ReadableFile

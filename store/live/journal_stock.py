@@ -42,11 +42,12 @@ import posixpath
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.topology import Queue, encode_queue
 from qstore.formats.catalogue import Kind
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.store.catalogue.catalogue import Catalogue

@@ -37,10 +37,11 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 import qstore.store.log_lines as log_lines
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, PAGE_SIZE
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue

@@ -91,13 +91,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from orjson import dumps, loads
 
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.file_header import (
     CREATION_SLOT,

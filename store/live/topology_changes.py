@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import (
@@ -40,6 +40,7 @@ from qstore.formats.broker_records.topology import (
     names_a_host,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable

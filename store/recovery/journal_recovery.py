@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET

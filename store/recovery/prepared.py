@@ -15,8 +15,9 @@ determine the outcome of those open in the queues (6.2 there):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.records import COMMIT_DECISION
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome, TransactionMap

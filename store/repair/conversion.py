@@ -33,11 +33,12 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.catalogue import Kind
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural, printable
 from qstore.store.builders.store_build import BuiltQueue, JournalSource, QueueToBuild, StoreBuild
 from qstore.store.catalogue.catalogue import Catalogue

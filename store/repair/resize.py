@@ -37,10 +37,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf

@@ -33,9 +33,9 @@ from array import array
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header

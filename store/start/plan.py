@@ -45,11 +45,11 @@ import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
 
 from qstore.formats.broker_records.topology import Queue, decode_queue, encode_queue
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.zeros import is_zero
 from qstore.store.catalogue.opening import MAX_ID

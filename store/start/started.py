@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED

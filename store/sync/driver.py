@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import WritableFile
 
 Completion = tuple[int, OSError | None]

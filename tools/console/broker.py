@@ -22,13 +22,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from qstore.broker.client import MessagingError
 from qstore.broker.client.address import parse_map
 from qstore.broker.management.console import Console, Data
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import plain
 from qstore.tools.console.command import EXIT_FAILED, os_error_text, run, say
 

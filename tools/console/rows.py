@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, Protocol, TypeAlias
 
 from orjson import OPT_APPEND_NEWLINE, dumps
 from rich import box
@@ -33,6 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.text import escape_name, escape_names, printable, sentence
 
 MAX_SHOWN: Final = 200

@@ -19,11 +19,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import click
 from rich.console import Console
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.command import TerminatedError, say
 from qstore.tools.console.rows import Column, print_json, print_table
 

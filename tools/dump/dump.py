@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.arguments import MAX_PRIORITY, as_text
 from qstore.broker.model.queues.arguments import HIGHEST_PRIORITY
 from qstore.formats.broker_records.message_header import MessageHeader
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.records import Kind
 from qstore.store.catalogue.topology import effective_bindings
 from qstore.store.damage import Damage

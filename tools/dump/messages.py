@@ -28,7 +28,7 @@ from enum import Enum
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -37,6 +37,7 @@ from qstore.formats.broker_records.message_header import Amqp10Message, MessageH
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.broker_records.topology import HOST_SEPARATOR
 from qstore.formats.errors import BrokerRecordError, RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage, DamageKind, Effect

@@ -16,8 +16,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.tools.generate.fleet import DamageKind, QueuePlan, StoreFormat

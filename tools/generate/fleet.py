@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from string import ascii_letters, digits
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
 from qstore.formats.qls.file_header import KIB
 from qstore.formats.qls.records import SECTOR_SIZE

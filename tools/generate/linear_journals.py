@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
 from qstore.formats.qls.records import SECTOR_SIZE, RecordHeader, encode_record
 from qstore.formats.rhm.geometry import BLOCK_SIZE

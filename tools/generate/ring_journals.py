@@ -7,9 +7,10 @@ records for which there is no space. Nothing is synced before everything is writ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import Kind, RecordHeader

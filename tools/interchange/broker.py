@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from qstore.broker.client import Connection, Empty, Message, MessagingError, Receiver, Sender, Session, SessionError
 from qstore.broker.client.address import queue_address
@@ -50,6 +50,7 @@ from qstore.formats.broker_records.topology import (
     split_name,
 )
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import MAP, TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake

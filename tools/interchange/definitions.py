@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 from uuid import UUID
 
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, OPT_SORT_KEYS, JSONDecodeError, dumps, loads
@@ -103,6 +103,7 @@ from qstore.formats.broker_records.topology import (
     without_passwords,
 )
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
 from qstore.store.importing.intake import ImportedMessage

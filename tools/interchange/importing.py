@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.progress import MofNCompleteColumn
 
@@ -34,6 +34,7 @@ from qstore.formats.broker_records.topology import (
     problem_of_new_name,
     split_name,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import MAP, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.environment import dry_run_environment, tool_environment

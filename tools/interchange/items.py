@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.importing.intake import ImportedMessage
 from qstore.tools.console.text import escape_name
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.load.loop import Line
 
 Done = Callable[[Exception | None], None]

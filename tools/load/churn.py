@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.client.errors import MessagingError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.load.channel import Done, LoadChannel, Queue
 from qstore.tools.load.latencies import BUCKETS, bucket_of
 from qstore.tools.load.loop import Loop, close_all

@@ -6,9 +6,10 @@ import resource
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.client.errors import MessagingError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.load.channel import LoadChannel, Queue
 from qstore.tools.load.loop import Line, Loop, close_all
 from qstore.tools.load.protocols import Broker

@@ -7,12 +7,13 @@ They are `qpid-perftest`, `qpid-latency-test`, `qpid-txtest`, `lvqtest`, `qpid-t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from qstore.broker.client import Connection, MessagingError, Session
 from qstore.broker.client.options import AMQP_0_10
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.broker import CONNECTION_OPTIONS, security_options, take_security, timeout_option
 from qstore.tools.console.command import EXIT_FAILED, say
 from qstore.tools.load.protocols import Broker

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client.amqp_0_10 import machine as amqp_0_10
 from qstore.broker.client.amqp_1_0 import machine as amqp_1_0
 from qstore.broker.client.options import AMQP_0_10, AMQP_1_0, Destination
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.load.amqp_0_9_1 import BasicChannel, BasicWire
 from qstore.tools.load.amqp_0_10 import TransferChannel
 from qstore.tools.load.amqp_1_0 import LinkChannel

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client.errors import MessagingError, Timeout
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.load.channel import Done, LoadChannel, Queue, Route, Style
 from qstore.tools.load.clients import Consumer, Publisher, routes_of, stamp_clock
 from qstore.tools.load.counters import Cell, Counters, State

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import ceil, floor, log10
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import human
 from qstore.tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit

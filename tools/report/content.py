@@ -17,8 +17,9 @@ from datetime import datetime
 from enum import Enum
 from itertools import pairwise
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.store.journal.write.space import NEAR_PERCENT, THRESHOLD_PERCENT
 from qstore.tools.metrics import METRICS

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import human

@@ -20,8 +20,9 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.workers import WorkerKilledError, in_processes
 from qstore.tools.report.content import MAX_EXAMPLES, FindingKind, ReportContent
 from qstore.tools.spark.columns import OptionError

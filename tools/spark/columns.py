@@ -18,12 +18,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.text import escape_name, escape_names
 
 #: Column types: strings is an array of strings, map a map from strings to strings.

@@ -21,8 +21,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import Disk, OsDisk
 from qstore.store.inspect.layout import StoreLayout, UnusableInputError, find_layout
 from qstore.store.inspect.offline import OfflineStore

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -28,6 +28,7 @@ from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.broker_records.variable_fields import VariableField, variable_fields
 from qstore.formats.errors import BrokerRecordError, RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_bytes, plain_uuid
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.records import COMMIT_DECISION, MOVED, TRANSIENT, Kind, RecordHeader
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, OpenTransaction, Outcome

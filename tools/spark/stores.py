@@ -28,12 +28,13 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.journal.files import JournalFormat

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 from rich.progress import MofNCompleteColumn
 
 from qstore.broker.client import MessagingError
 from qstore.broker.client.errors import ConnectionFailedError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import ImportedMessage

@@ -13,8 +13,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.store.importing.intake import ImportedMessage
 from qstore.tools.console.rows import Object

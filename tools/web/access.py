@@ -8,13 +8,14 @@ request. A broker without a class has no objects of it, and refuses to create an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from orjson import JSONDecodeError, dumps, loads
 
 from qstore.broker.client import SessionError
 from qstore.broker.management.console import AgentError, Data
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import plain
 from qstore.tools.web.amqp import RefusedError
 from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, listed, mapping, not_found, text, whole

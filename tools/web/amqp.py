@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client.options import ConnectionOptions, Endpoint, client_context
 from qstore.broker.security.sasl.simple import ANONYMOUS
@@ -32,6 +32,7 @@ from qstore.formats.amqp_0_9_1.frames import (
 )
 from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, typed_map
 
 OPERATION_SECONDS: Final = 30.0

@@ -17,10 +17,11 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.client import Empty
 from qstore.broker.client.address import queue_address
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.amounts import plain
 from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, mapping, text
 from qstore.tools.web.resources import MANAGEMENT, MAX_GET, Api, Route

@@ -25,11 +25,12 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client import AuthenticationError, MessagingError
 from qstore.broker.management.console import AgentError, Data
 from qstore.broker.management.console.aio import Console
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.web.amqp import OWN_PROPERTY
 
 INTERVAL: Final = 5.0

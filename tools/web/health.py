@@ -16,12 +16,13 @@ do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.management.console import Data
 from qstore.broker.management.schema import BROKER, BROKER_NAME
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.broker_records.topology import split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 from qstore.tools.web.calls import Call, Reply, Row, bad_request
 from qstore.tools.web.collector import UnavailableError

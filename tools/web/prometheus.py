@@ -12,13 +12,14 @@ Counters start at 0 with the broker. A scrape takes the sample that the collecto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
 from qstore import __version__
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.web import federation, health, rows
 
 if TYPE_CHECKING:

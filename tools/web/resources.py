@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from qstore import __version__
@@ -38,6 +38,7 @@ from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
 from qstore.formats.broker_records.topology import HOST_SEPARATOR, full_name, split_name
 from qstore.formats.errors import FormatError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_map
 from qstore.formats.quarantine_index import QuarantineEntry
 from qstore.formats.values import TypedMap

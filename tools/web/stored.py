@@ -22,11 +22,12 @@ import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from orjson import JSONDecodeError, loads
 
 from qstore import __version__
+from qstore.formats.named_tuple import NamedTuple
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.web.amqp import LoginError
 from qstore.tools.web.browser import BrowserLogins, log_in, log_out

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.client.address import (
     RECEIVER,
@@ -51,6 +51,7 @@ from qstore.broker.protocols.amqp_0_10.session import Ranges, wrap_ranges
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.maps import python_value
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import itertools
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from qstore.broker.client.connection import ConnectionCore, Driver
 from qstore.broker.client.errors import ConnectionClosedError, ConnectionFailedError, ContentError, Empty, NotFound
@@ -51,6 +51,7 @@ from qstore.broker.management.console.values import (
 )
 from qstore.formats.amqp_0_10.maps import python_list
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predicate
 
 DIRECT: Final = "qmf.default.direct"

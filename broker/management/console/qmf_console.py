@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client.errors import MessagingError
 from qstore.broker.management.console import blocking
@@ -42,6 +42,7 @@ from qstore.broker.management.console.values import (
     ObjectId,
     SchemaId,
 )
+from qstore.formats.named_tuple import NamedTuple
 
 _TICK: Final = 0.5  # seconds between looks at whether a thread is to end
 _RETRIES: Final = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds between attempts to connect

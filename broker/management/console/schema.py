@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.management.console.values import AnswerError, SchemaId, mapping, read_schema_id, text, texts
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qmf.v1 import (
     BY_CODE,
     EVENT,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.client.errors import MessagingError
 from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from orjson import JSONDecodeError, dumps, loads
 
@@ -37,6 +37,7 @@ from qstore.broker.security.administration import POLICYMAKER, Administration
 from qstore.broker.security.permissions import ADMINISTRATOR, PERMISSION, TOPIC_PERMISSION, name_of
 from qstore.broker.security.users.user_file import UserFileError
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from qstore.formats.wording import printable
 

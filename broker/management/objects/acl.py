@@ -6,7 +6,7 @@ Source: the QMF schema of qpidd's ACL module.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.schema import (
     BROKER,
@@ -20,6 +20,7 @@ from qstore.broker.management.schema import (
     stat,
 )
 from qstore.broker.security.acl.control import control_of, look_up, look_up_publishing, reload_file
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker

@@ -35,7 +35,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import LogError, Rules, log_of
 from qstore.broker.management.objects.access import TYPES, create_access, delete_access
@@ -72,6 +72,7 @@ from qstore.broker.model.node_policies import KINDS as NODE_POLICIES
 from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 

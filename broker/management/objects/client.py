@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.schema import (
     CONNECTION,
@@ -31,6 +31,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, PreconditionFailedError
 from qstore.broker.protocols.machine import ConnectionCounts, SessionAction
 from qstore.broker.security.acl.control import control_of
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from qstore.broker.management.objects.client import connections, sessions, subscriptions
 from qstore.broker.management.objects.queue import find_queue
@@ -25,6 +25,7 @@ from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.run import RunEntry
 from qstore.broker.protocols.consumer import SendingConsumer
 from qstore.broker.security.tls import TlsFacts
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ListedSession, ManagedBroker

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.schema import (
     BINDING,
@@ -32,6 +32,7 @@ from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, UnauthorizedError
 from qstore.broker.model.message import NewMessage
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.interlinks import (
     INCOMING,
@@ -43,6 +43,7 @@ from qstore.broker.management.schema import (
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:

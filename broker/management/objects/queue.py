@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.schema import (
     EXCHANGE,
@@ -43,6 +43,7 @@ from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.broker.model.settlement import MOVED_AT_ONCE, Selection
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.broker_records.topology import full_name, split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter as of
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.management.schema import (
     BROKER,
@@ -32,6 +32,7 @@ from qstore.broker.management.schema import (
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, RUN
 from qstore.broker.model.run import RunEntry
 from qstore.formats.broker_records.topology import split_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import typed_map, typed_value
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.status_rules import read_rules
 from qstore.broker.management.objects.broker import started
@@ -39,6 +39,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
 from qstore.broker.model.heap import Allocated, allocated
 from qstore.broker.security.tls import TlsConfigurationError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, typed_map, typed_value
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, NO_POLICY, SEQUENCE, is_switched_on
 from qstore.broker.model.counters import Watermark
@@ -37,6 +37,7 @@ from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.selector import Selector, requested_selector
 from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, full_name
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:

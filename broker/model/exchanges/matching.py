@@ -6,11 +6,12 @@ Exchanges of these types use it, and bindings between exchanges (`exchange.Onwar
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import FED_ARGUMENTS, MATCH
 from qstore.broker.model.errors import InternalError, RoutingLimitError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
 _LOG: Final = log_of("Model")

@@ -22,11 +22,12 @@ Source: qpidd, FedOps.h (names and values); Qpid wiki, "Using Broker Federation"
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from qstore.broker.model.arguments import FED_ARGUMENTS, FED_ORIGIN, FED_TAGS, as_text
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 BIND: Final = "B"

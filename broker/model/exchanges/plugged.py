@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import plain
@@ -25,6 +25,7 @@ from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 _LOG: Final = log_of("Model")

@@ -88,7 +88,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, QUEUE_TYPE, as_text, is_set, plain, shown
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
@@ -97,6 +97,7 @@ from qstore.broker.model.queues.flow_control import REPEAT_GAP, AlertArguments, 
 from qstore.broker.model.queues.patrol import SLOW_POLICIES, PatrolArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.page_file import PAGE_UNIT
 from qstore.formats.values import STR16, UINT64, TypedMap, TypedValue
 

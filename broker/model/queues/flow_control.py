@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from qstore.broker.log.logs import INFO, NOTICE, WARNING, LogBudget, log_of
 from qstore.broker.model.errors import InvalidArgumentError
@@ -59,6 +59,7 @@ from qstore.broker.model.events import (
 )
 from qstore.broker.model.queues.entry import GONE, Entry
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ A value that asks for nothing, such as 0, is not reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.model.arguments import AUTO_DELETE, LIFETIMES, IdleArgument, as_text, is_set, plain
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
@@ -51,6 +51,7 @@ from qstore.broker.model.queues.arguments import (
 )
 from qstore.broker.model.queues.flow_control import AlertThresholds, FlowThresholds
 from qstore.broker.model.queues.limits import Capacity
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap
 
 

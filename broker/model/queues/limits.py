@@ -48,7 +48,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import (
     InternalError,
@@ -60,6 +60,7 @@ from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.run import MessageRun
 from qstore.broker.model.selectors.candidate import Candidate
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:

@@ -30,12 +30,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from math import ceil, inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.events import Event, QueueConsumerTooSlow, QueueMessageTooLarge, QueueMessageTooOld
 from qstore.broker.model.queues.flow_control import REPEAT_GAP
 from qstore.broker.model.queues.limits import Displacement
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.entry import Entry

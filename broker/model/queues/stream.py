@@ -33,7 +33,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from logging import ERROR
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import LogBudget, log_of
 from qstore.broker.model.arguments import PRIORITIES, as_text, is_set, plain, shown
@@ -48,6 +48,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream_log import Part, Segment, StreamCache, StreamLog
 from qstore.broker.model.residency.sources import JournalSource
 from qstore.broker.model.run import MAX_BODY, MIN_RUN, MessageRun, RunEntry
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, STR16, Family, TypedArray, TypedMap, TypedValue, is_utf8
 
 if TYPE_CHECKING:

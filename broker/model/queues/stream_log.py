@@ -22,13 +22,14 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.run import MessageRun, RunEntry, read_run
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import INT64, TypedValue
 
 if TYPE_CHECKING:

@@ -30,11 +30,12 @@ import re
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.configuration import Configuration, Record
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.broker_records.topology import REPLICATION_KEY
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import INT32, INT64, STR16, TypedMap, TypedValue
 
 if TYPE_CHECKING:

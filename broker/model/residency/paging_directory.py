@@ -21,10 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from logging import ERROR
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qstore.broker.log.logs import LogBudget, log_of
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.page_file import Extent, PayloadCompressor
 
 if TYPE_CHECKING:

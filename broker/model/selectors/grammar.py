@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Generator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.model.arguments import shown
 from qstore.broker.model.selectors.nodes import (
@@ -49,6 +49,7 @@ from qstore.broker.model.selectors.nodes import (
     Pattern,
     identifier,
 )
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_DEPTH: Final = 100
 """Maximum nesting of operators. A chain of AND, of OR, or of arithmetic of one rank counts once."""

@@ -22,7 +22,7 @@ Source: AMQP 0-10, transport (frames, segments, tracks).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.message import Buffer, Content, IncomingContent
 from qstore.broker.protocols.amqp_0_10.message import content_length_field
@@ -43,6 +43,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_frame,
 )
 from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
 

@@ -43,7 +43,7 @@ import uuid
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.exchanges.failover import FAILOVER
@@ -85,6 +85,7 @@ from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import (
     EMPTY_MAP,
     MAX_VALUES,

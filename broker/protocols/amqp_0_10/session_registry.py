@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ResourceLimitExceededError
@@ -33,6 +33,7 @@ from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.machine import DetachedSession
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.named_tuple import NamedTuple
 
 
 class _Timeout(NamedTuple):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 
 from qstore.broker.model.message import IncomingContent
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
@@ -40,6 +40,7 @@ from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, BY_NAME, PUBL
 from qstore.formats.amqp_0_9_1.properties import body_size
 from qstore.formats.kernels import sort_messages
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 
 _HEAD: Final = FRAME.size
 _MULTIPLE_AT: Final = ACK_FRAME_SIZE - 2  # in a frame with basic.ack

@@ -31,7 +31,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from qstore import __version__
 from qstore.broker.model.completion import Done
@@ -58,6 +58,7 @@ from qstore.formats.amqp_0_9_1.frames import (
 from qstore.formats.amqp_0_9_1.methods import ACK, decode_ack, decode_method, encode_ack, encode_method
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 
 MAX_CHANNELS: Final = 2_047

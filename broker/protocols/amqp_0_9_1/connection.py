@@ -40,7 +40,7 @@ import socket
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from qstore import __version__
 from qstore.broker.log.logs import log_of
@@ -100,6 +100,7 @@ from qstore.formats.amqp_0_9_1.methods import (
 from qstore.formats.amqp_0_9_1.tables import decode_fields, make_fields
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import TypedMap, typed_map
 
 _LOG: Final = log_of("Protocol")

@@ -20,7 +20,7 @@ which they arrived: all of a batch wait for the records of all.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.route import Route
@@ -34,6 +34,7 @@ from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.methods import PUBLISH
 from qstore.formats.kernels import IS_COMPILED
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Handling

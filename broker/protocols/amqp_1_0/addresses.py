@@ -23,12 +23,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.types import HEADERS_NAMES, MANAGEMENT_EXCHANGES
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.virtual_host import VirtualHost

@@ -19,7 +19,7 @@ Source: the AMQP 1.0 specification as XML, part "transport", section 2.3 and 2.6
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from qstore.broker.model.message import Content, IncomingContent
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
@@ -30,6 +30,7 @@ from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, frame_body_at
 from qstore.formats.amqp_1_0.sections import has_too_many_values, section_head_size
 from qstore.formats.amqp_1_0.values import Amqp10Error
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import MAX_VALUES
 
 _unpack: Final = FRAME.unpack_from

@@ -65,7 +65,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import (
     ALTERNATE,
@@ -141,6 +141,7 @@ from qstore.formats.amqp_1_0.composites import BY_CODE, BY_NAME, OUTCOMES, Compo
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value, value_of
 from qstore.formats.amqp_1_0.values import Described, Value, plain_key
 from qstore.formats.broker_records.topology import DEFAULT_HOST
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import STR16, TYPES, UINT32, TypedMap, TypedValue
 
 if TYPE_CHECKING:

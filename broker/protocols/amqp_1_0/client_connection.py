@@ -38,7 +38,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from qstore import __version__
 from qstore.broker.model.message import Buffer, Content
@@ -88,6 +88,7 @@ from qstore.formats.amqp_1_0.sections import data_section, split_sections
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import typed_value
 from qstore.formats.wording import printable
 

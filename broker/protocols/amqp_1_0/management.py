@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model import errors
 from qstore.broker.model.arguments import ALTERNATE, QUEUE_TYPE, shown
@@ -60,6 +60,7 @@ from qstore.formats.amqp_1_0.sections import (
     section_value,
 )
 from qstore.formats.amqp_1_0.values import Value, encode_value, find_payload
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

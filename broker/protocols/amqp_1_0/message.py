@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from qstore.broker.model.dead_letters import X_DEATH
@@ -79,6 +79,7 @@ from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import (
     EMPTY_MAP,
     LIST,

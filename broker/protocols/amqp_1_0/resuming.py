@@ -50,13 +50,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.protocols.consumer import give_back
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, encode_composite, read_composite
 from qstore.formats.amqp_1_0.sections import begin_section
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value, encode_value, find_payload, read_value
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker

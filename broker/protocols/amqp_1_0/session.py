@@ -40,7 +40,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import merge
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
@@ -123,6 +123,7 @@ from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, encode_compo
 from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.kernels.bodies import Bodies
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.federation.relay import Relay

@@ -29,7 +29,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.message import Content
@@ -44,6 +44,7 @@ from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, read_composite
 from qstore.formats.amqp_1_0.sections import VALUE, begin_section, section_value_at, split_sections
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
+from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.links import Delivery, IncomingLink, OutgoingLink

@@ -32,13 +32,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.matching import TopicIndex
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.security.acl.rules import Rule, RuleSet, read_address
 from qstore.broker.security.acl.tables import EVERY, Kind, Permission, Property
+from qstore.formats.named_tuple import NamedTuple
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 ANONYMOUS: Final = "anonymous"

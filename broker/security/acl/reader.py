@@ -77,7 +77,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.security.acl.rules import (
@@ -108,6 +108,7 @@ from qstore.broker.security.acl.tables import (
     Property,
     lookups_for,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.xml_tree import Element, XmlError, parse_xml
 
 MAX_FILE: Final = 4 << 20

@@ -17,10 +17,11 @@ import ipaddress
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.security.acl.tables import ALL, Permission, Property, lookups_for
+from qstore.formats.named_tuple import NamedTuple
 
 _SHOWN = 100  # characters of a line
 _TOLD = 5  # problems in the text of an error

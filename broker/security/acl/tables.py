@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.formats.named_tuple import NamedTuple
 
 ALL: Final = "all"
 MAX_NUMBER: Final = (1 << 63) - 1

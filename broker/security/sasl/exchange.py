@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.security.users.verifiers import MAX_NAME
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_RESPONSE: Final = 8 * MAX_NAME
 """Maximum bytes of a response: some names with their realms, a password, nonces and a digest."""

@@ -14,7 +14,7 @@ message from none.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.security.sasl.exchange import (
     MAX_RESPONSE,
@@ -31,6 +31,7 @@ from qstore.broker.security.sasl.exchange import (
     wrong,
 )
 from qstore.broker.security.users.verifiers import MAX_NAME, is_user_name
+from qstore.formats.named_tuple import NamedTuple
 
 ANONYMOUS: Final = "ANONYMOUS"
 PLAIN: Final = "PLAIN"

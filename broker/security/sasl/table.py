@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import ClientMechanism, Login, SecurityLayer, ServerMechanism
@@ -46,6 +46,7 @@ from qstore.broker.security.sasl.simple import (
     ExternalServer,
 )
 from qstore.broker.security.users.verifiers import CRAM
+from qstore.formats.named_tuple import NamedTuple
 
 
 class Needs(Enum):

@@ -18,9 +18,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.security.users.verifiers import Verifiers, is_password, is_user_name
+from qstore.formats.named_tuple import NamedTuple
 
 SASLDB: Final = "sasldb"
 PLAIN_FILE: Final = "plain"

@@ -31,7 +31,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.broker.security.users.verifiers import (
     DEFAULT_MECHANISMS,
@@ -46,6 +46,7 @@ from qstore.broker.security.users.verifiers import (
     is_user_name,
     schemes_for,
 )
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_FILE_BYTES: Final = 16 << 20
 _DECOY: Final = ":decoy$"

@@ -39,7 +39,9 @@ import secrets
 import struct
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
+
+from qstore.formats.named_tuple import NamedTuple
 
 MAX_NAME: Final = 255
 """Maximum characters of a name, and bytes of a password (RFC 4616, section 2: more need not be supported)."""

@@ -23,9 +23,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import gt
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.errors import QlsError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.qls.file_header import (
     DATA_OFFSET,
     FILE_HEADER_SIZE,

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import u8
@@ -41,6 +41,7 @@ from mypy_extensions import u8
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.kernels import encode_dequeues, encode_records
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (

@@ -34,9 +34,10 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_RING_FILES, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf, is_plain_ring

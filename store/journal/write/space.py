@@ -66,8 +66,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from qstore.store.errors import ThresholdError
 from qstore.store.journal.files import JournalFormat

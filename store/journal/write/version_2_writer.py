@@ -38,11 +38,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.errors import RhmError
 from qstore.formats.kernels import place_records
 from qstore.formats.kernels.bodies import Bodies, SizeField
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, data_crc, record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, Kind, RecordHeader, decode_header

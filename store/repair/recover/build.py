@@ -31,10 +31,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from qstore.formats.broker_records.topology import Binding, encode_binding, marks_of
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import TAIL_SIZE
 from qstore.formats.wording import plural

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.broker_records.topology import (
     Binding,
@@ -30,6 +30,7 @@ from qstore.formats.broker_records.topology import (
     is_storable_name,
     split_name,
 )
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.store.builders.store_build import JournalSource, QueueToBuild

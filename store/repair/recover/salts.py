@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import FileHeader
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import (
