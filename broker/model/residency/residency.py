@@ -28,7 +28,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
@@ -260,11 +260,13 @@ class Residency(Tally):
         size = 0
         while freed < excess:
             if isinstance(entry, RunEntry) and entry.state == RUN and entry.position < limit:
+                leaves = entry.rid != 0 and id(entry) not in shown
                 if run:
-                    if len(run) >= smallest or size >= most_bytes:
+                    # Between two runs that were received one after the other is a message of which each had a part.
+                    if len(run) >= smallest or size >= most_bytes or (leaves and run[0].rid):
                         freed += self._fold(run)
                     run, size = [], 0
-                if entry.rid and id(entry) not in shown:
+                if leaves:
                     following, gained = self._fold_part(entry, min(limit - entry.position, largest))
                     entry, freed = following, freed + gained
                     continue
@@ -328,6 +330,9 @@ class Residency(Tally):
             if len(run) < self._portions.least:
                 source.forget(keys)
                 return 0
+        first, last = keys[0], keys[-1]
+        if is_stored and last - first == len(keys) - 1 and all(map(eq, keys, range(first, last))):
+            keys = range(first, last + 1)
         stretch = Stretch(run[0].position, keys, [entry.message.size for entry in run], is_stored=is_stored)
         stretch.set_details(run)
         freed = 0

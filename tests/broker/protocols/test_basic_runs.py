@@ -18,6 +18,7 @@ from qstore.broker.model import router
 from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import FOLDED, HELD, RUN
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1 import gathering
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
@@ -326,6 +327,24 @@ def test_messages_of_an_index_are_read_together_with_their_neighbours(side: Basi
     assert runs_on(queue) == [(HELD, 60)]
     assert [each.body for each in side.client.take("basic.deliver")] == wanted
     assert (residency.messages_in, residency.memory_out) == (60, 0)
+
+
+def test_a_message_between_two_runs_leaves_memory_with_them(side: BasicSide) -> None:
+    """It was received in two parts, the first with the run before it and the second with the one after it."""
+    wanted = bodies(61)
+    side.publish("d", wanted[:30], PERSISTENT)
+    side.publish("d", wanted[30:31], PERSISTENT)
+    side.publish("d", wanted[31:], PERSISTENT)
+    side.rest()
+    queue = side.queue("d")
+    assert len(runs_on(queue)) == 2
+    side.page_out()
+    (stretch,) = queue.order.parts()
+    assert isinstance(stretch, Stretch)
+    assert (stretch.count, stretch.keys) == (61, range(stretch.keys[0], stretch.keys[0] + 61))
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(queue) == [(HELD, 61)]
+    assert [each.body for each in side.client.take("basic.deliver")] == wanted
 
 
 def test_unreadable_messages_split_a_run_and_stay(side: BasicSide, caplog: pytest.LogCaptureFixture) -> None:
