@@ -12,7 +12,7 @@ from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.methods import decode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
-from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.world import World
 
 TRANSIENT = Properties()
@@ -43,6 +43,25 @@ def test_a_stored_message_is_confirmed_when_it_is_on_the_disk(world: World, clie
     client.sync()
     world.store.end_flush()
     assert confirmed(client) == [("ack", 4, False)]
+
+
+def test_the_loop_learns_which_publishers_wait_for_the_disk(world: World, client: BasicClient) -> None:
+    """Those that send one message after each confirm send nothing more before it has synced."""
+    asked: list[int] = []
+    world.broker.tick.is_idle = lambda waiting, _flushes: bool(asked.append(waiting))
+
+    def waiting_after(count: int) -> int:
+        client.send(b"".join(client.message("d", b"%d" % number, PERSISTENT) for number in range(count)))
+        world.run()
+        waiting = asked[-1]
+        world.store.end_flush()
+        world.run()
+        return waiting
+
+    assert waiting_after(1) == 0, "nothing is known of it yet"
+    assert waiting_after(1) == 1
+    assert waiting_after(2) == 0
+    assert waiting_after(1) == 1
 
 
 def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world: World, client: BasicClient) -> None:

@@ -72,6 +72,21 @@ def test_a_sender_that_waits_has_its_completion_before_messages_are_delivered(wa
     assert [sent.name for sent in client.all] == (came if waits else came[::-1])
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_loop_learns_which_senders_wait_for_the_disk(waits: bool) -> None:
+    """They send nothing more before it has synced, so the loop may wait for it itself."""
+    client = durable()
+    asked: list[int] = []
+    client.world.broker.tick.is_idle = lambda waiting, _flushes: bool(asked.append(waiting))
+    head = header(routing_key="q", delivery_mode=2)
+    client.command("message.transfer", destination="", header=head, body=b"1", sync=waits)
+    client.world.run()
+    assert asked[-1] == int(waits)
+    client.world.store.end_flush()
+    client.sync()
+    assert client.session().is_in_step is False
+
+
 def test_the_messages_of_a_transaction_are_reported_together_with_its_commit() -> None:
     client = durable()
     client.command("tx.select")
