@@ -28,6 +28,7 @@ from qstore.broker.log.logs import LEVELS, LogError, log_of
 from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.heap import leave_code
 from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Broker")
 _SECURITY_LOG: Final = log_of("Security")
 _STORE_LOG: Final = log_of("Store")
+
+_STARTED_SECONDS: Final = 1.0  # after it listens: what the first clients need has run, too
 
 
 class StartError(Exception):
@@ -164,6 +167,7 @@ class Runner:
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
+            loop.call_later(_STARTED_SECONDS, leave_code)
             if self._settings.console is not None:
                 console = Helper("console", "console", console_command(self._settings, ports[0]))
             if telemetry is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import resource
+import zlib
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +165,25 @@ def test_an_allocator_without_figures() -> None:
 def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap_module.ctypes, "CDLL", lambda _name: object())
     heap_module.trim()
+    heap_module.leave_code()
+
+
+def code_resident() -> int:
+    """Bytes of code in files that this process has mapped."""
+    total, is_code = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            is_code = " r-xp " in line and "/" in line
+        elif is_code and line.startswith("Rss:"):
+            total += int(line.split()[1]) << 10
+    return total
+
+
+def test_code_that_only_the_start_has_run_leaves_the_process() -> None:
+    before = code_resident()
+    heap_module.leave_code()
+    assert code_resident() < before - MIB
+    assert zlib.decompress(zlib.compress(bytes(1000))) == bytes(1000)  # what is run again comes back
 
 
 @pytest.mark.skipif(heap_module.allocated().fordblks is None, reason="the C library does not tell")
