@@ -85,17 +85,18 @@ _MAX_XID: Final = 256  # bytes of an xid that the table is made for: those of br
 assert (HEADER_2.format, SALT.format) == ("<QQIIQ", "<Q")
 _WORD_ROW: Final = _COVERED - 1  # bytes that follow the first byte of the header's first word,
 _RID_ROW: Final = _WORD_ROW - 8  # of its record id,
+_FLUSH_ROW: Final = _RID_ROW - 12  # of its flush's number,
 _DATUM_ROW: Final = _RID_ROW - 16  # and of its last field
 
 
 class RecordChecksums:
     """Calculates check words; fast for records of one flush, file and transaction."""
 
-    __slots__ = ("_base", "_flush", "_of_word", "_salt", "_table", "_word", "_xid")
+    __slots__ = ("_base", "_flush", "_of_run", "_of_word", "_salt", "_table", "_word", "_xid")
 
     def __init__(self) -> None:
         self._xid, self._salt, self._flush = b"", b"", -1  # of the run
-        self._base = 0
+        self._of_run = self._base = 0  # without its flush's number, and with it
         self._word = self._of_word = 0  # the last first word of a header, and its effect
         self._table: vec[i64] = vec[i64]()
 
@@ -142,11 +143,14 @@ class RecordChecksums:
         return int(found) ^ self._base ^ self._of_word
 
     def _begin_run(self, xid: bytes, flush: int, salt: bytes) -> None:
-        size = len(xid)
-        if len(self._table) < (_COVERED + size) << 8:
-            self._table = _TABLES.of(_COVERED + size)
-        self._xid, self._flush, self._salt = xid, flush, salt
-        self._base = extend_crc32c(0, xid + HEADER_2.pack(0, 0, size, flush, 0) + salt)
+        if xid is not self._xid or salt is not self._salt or self._flush < 0:
+            size = len(xid)
+            if len(self._table) < (_COVERED + size) << 8:
+                self._table = _TABLES.of(_COVERED + size)
+            self._xid, self._salt = xid, salt
+            self._of_run = extend_crc32c(0, xid + HEADER_2.pack(0, 0, size, 0, 0) + salt)
+        self._flush = flush
+        self._base = self._of_run ^ self._of_field(flush, _FLUSH_ROW)
 
     def _of_field(self, value: int, row: int) -> int:
         """The effect of eight bytes, the first of which is followed by `row` bytes."""

@@ -65,7 +65,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qstore.formats.named_tuple import NamedTuple
@@ -313,7 +313,7 @@ class RingSpace:
             for index in range(first + 1, last + 1):
                 held[index] = held.get(index, 0) + 1
 
-    def hold_placed(self, placed: Mapping[int, int]) -> None:
+    def hold_placed(self, placed: dict[int, int]) -> None:
         """Hold each of these files once for each of the given number of records in it."""
         for index, count in placed.items():
             self._held[index] = self._held.get(index, 0) + count
@@ -333,12 +333,12 @@ class RingSpace:
             end = min(count, -((place - (index + 1) * file) // blocks))
             counts[index] = counts.get(index, 0) + end - first
 
-    def release_counted(self, counts: Mapping[int, int]) -> None:
+    def release_counted(self, counts: dict[int, int]) -> None:
         """As `release`, given the number of records in each file."""
         for index, count in counts.items():
             self._held[index] -= count
 
-    def release(self, records: Iterable[int]) -> None:
+    def release(self, records: list[int]) -> None:
         """Release the files of records, packed, whose removal is synced."""
         held, file = self._held, self.file
         for packed in records:
@@ -357,15 +357,21 @@ class RingSpace:
         held = [index for index, count in self._held.items() if count]
         return min(held) if held else self.oldest
 
-    def reclaim(self, unsynced: int) -> None:
-        """Free the files at the head that are not held, up to the one that contains the log offset `unsynced`."""
+    def reclaim(self, unsynced: int) -> bool:
+        """Free the files at the head that are not held, up to the one that contains the log offset `unsynced`.
+
+        Returns:
+            Whether there were any.
+        """
         held, last = self._held, unsynced // self.file
         if self.pins:
             self.pins = [pin for pin in self.pins if pin.holds]
             last = min(last, min((pin.file for pin in self.pins), default=last))
+        before = self.oldest
         while self.oldest < last and not held.get(self.oldest):
             held.pop(self.oldest, None)
             self.oldest += 1
+        return self.oldest > before
 
     def pin(self) -> Pin:
         """Pin the oldest file."""

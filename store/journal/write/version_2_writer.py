@@ -457,8 +457,8 @@ class Version2Writer:
     def _release(self, removed: list[int]) -> None:
         """Release synced records, packed, that are no longer needed."""
         self.space.release(removed)
-        self.space.reclaim(self.flushes.synced_place)
-        self.batch.forget_files(self.space.oldest)
+        if self.space.reclaim(self.flushes.synced_place):
+            self.batch.forget_files(self.space.oldest)
         self._set_ends()
 
     def abort(self, xid: bytes, rid: int) -> None:
@@ -735,11 +735,14 @@ class Version2Writer:
             return
         self.last_flush = flush.number
         space = self.space
-        space.hold_placed(flush.placed)
-        space.release(flush.removed)
-        space.release_counted(flush.released)
-        space.reclaim(flush.end)
-        self.batch.forget_files(space.oldest)
+        if flush.placed:
+            space.hold_placed(flush.placed)
+        if flush.removed:
+            space.release(flush.removed)
+        if flush.released:
+            space.release_counted(flush.released)
+        if space.reclaim(flush.end):
+            self.batch.forget_files(space.oldest)
         self.batch.records.free()
         if not self.live and not self.records.resting:
             self.records.largest = min(self.records.largest, max(1, (space.file - 1) // _SHORT))
