@@ -67,7 +67,13 @@ class Disk(Protocol):
 
 
 class WritableFile(ReadableFile, Protocol):
-    """An open file that is read and written by position."""
+    """An open file that is read and written by position.
+
+    Attributes:
+        filled: up to there, `fill_ahead` has nothing to do.
+    """
+
+    filled: int
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, if the system has all of it in memory; None if it would have to wait for the disk."""
@@ -83,6 +89,12 @@ class WritableFile(ReadableFile, Protocol):
 
     def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
         """As `write`, of many pieces, one after the other; `size` is how many bytes they are."""
+
+    def write_synced(self, offset: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        """As `write_all`, and make these bytes durable. Others that wait for a sync of the file still do.
+
+        Raises OSError; it is then unknown which of them are written, and durable.
+        """
 
     def fill_ahead(self, offset: int) -> bool:
         """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change.
@@ -407,17 +419,18 @@ _MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
 _BUFFER_BYTES: Final = 512 * 1024  # a journal file of default size
 _SMALL_PIECE: Final = 1024  # bytes: pieces that are not longer on average are joined: the system takes longer for each
 _ZEROS: Final = memoryview(bytes(_MAX_FILL))
+_NO_FLAGS: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # the system does not know a flag (preadv2, pwritev2)
 
 
 class OsWritableFile(OsFile):
     """A `WritableFile` on the operating system."""
 
-    __slots__ = ("_buffer", "_filled")
+    __slots__ = ("_buffer", "filled")
 
     def __init__(self, path: str, flags: int = os.O_RDWR, buffer: bytearray | None = None) -> None:
         super().__init__(path, flags)
         self._buffer = buffer  # for `read_cached`, shared with others
-        self._filled = 0  # up to there `fill_ahead` has nothing to do
+        self.filled = 0
 
     def fileno(self) -> int:
         """The open descriptor."""
@@ -453,6 +466,21 @@ class OsWritableFile(OsFile):
             assert len(content) == size
             self.write(offset, content)
 
+    def write_synced(self, offset: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        """As `write_all`, and make these bytes durable: with one system call, if they are few pieces."""
+        done = 0
+        if len(pieces) <= _MAX_PIECES:
+            try:
+                done = os.pwritev(self._descriptor, pieces, offset, os.RWF_DSYNC)
+            except OSError as error:
+                if error.errno not in _NO_FLAGS:
+                    raise OSError(error.errno, error.strerror, self._path) from error
+        if done == size:
+            self._size = max(self._size, offset + size)
+        else:
+            self.write(offset, b"".join(pieces))
+            self.sync()
+
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, if the page cache has all of it; None otherwise, or if the file system does not know."""
         shared = self._buffer
@@ -460,7 +488,7 @@ class OsWritableFile(OsFile):
         try:
             got = os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            if error.errno == errno.EAGAIN or error.errno in _NO_FLAGS:
                 return None
             raise OSError(error.errno, error.strerror, self._path) from error
         return bytes(buffer) if got == length else None
@@ -479,7 +507,7 @@ class OsWritableFile(OsFile):
         Only ranges without data in the file system are overwritten (`SEEK_HOLE`), by the zeros that they would be read
         as. This part of the file must have no other writer at the same time.
         """
-        if offset < self._filled:
+        if offset < self.filled:
             return False
         end = (offset + min(max(offset, _MIN_FILL), _MAX_FILL)) // _MIN_FILL * _MIN_FILL
         end = min(end, self._size)
@@ -489,9 +517,9 @@ class OsWritableFile(OsFile):
             if is_hole:
                 end = min(end, self._next_data(hole))
                 os.pwrite(self._descriptor, _ZEROS[: end - hole], hole)
-            self._filled = max(hole, end)
+            self.filled = max(hole, end)
         except OSError:  # the blocks stay as they are; a disk that fails reports it to the next write or sync
-            self._filled = self._size
+            self.filled = self._size
             return False
         return is_hole
 

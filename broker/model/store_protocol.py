@@ -369,9 +369,6 @@ class Store(Protocol):
             is_urgent: all who wait so far wait urgently from now on.
         """
 
-    def fill_ahead(self) -> None:
-        """Prepare the next small flushes. Call this when nothing waits for the disk, and all output is sent."""
-
     def collect(self, timeout: float | None = 0.0, *, begins: bool = True) -> None:
         """Process completed disk operations, and run callbacks.
 

@@ -295,6 +295,7 @@ class Tick:
             peers with input since the last call that send nothing more until the disk is done, and of flushes that are
             waited for.
         ended: called after a tick when nothing waits for the disk.
+        worked: called after a tick that began with completed disk operations.
         is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
         tracer: traces sampled messages; None for none.
@@ -329,6 +330,7 @@ class Tick:
         self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[int, int], bool] = lambda _waiting, _flushes: False
         self.ended: Callable[[], None] = lambda: None
+        self.worked: Callable[[], None] = lambda: None
         self.tracer: Tracer | None = None
 
     def schedule(self) -> None:
@@ -412,6 +414,17 @@ class Tick:
             self.schedule()
         if not self.flushes_under_way and not self.transactions_under_way:
             self.ended()
+
+    def collect(self) -> None:
+        """The store has completed disk operations: a tick that begins with these."""
+        assert self._store is not None
+        try:
+            self._store.collect(begins=False)  # the end does that, and knows whether the loop is idle
+        except MemoryError:
+            self._memory.exhausted("The store")
+            self.interrupted()
+        self.end()
+        self.worked()
 
     def put_gathered(self) -> None:
         """Put gathered messages on their queues before the tick ends."""

@@ -145,7 +145,7 @@ class Server:
         self._heap = Heap()
         self._next_purge = time.monotonic() + (settings.queue_purge_seconds or math.inf)
         broker.tick.is_idle = self.clients.busy_poll.is_idle
-        broker.tick.ended = self._tick_ended
+        broker.tick.ended, broker.tick.worked = self.clients.busy_poll.ends, self.clients.busy_poll.worked
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed
@@ -205,24 +205,7 @@ class Server:
         if store is not None:
             store.is_watched(self.loop.call_soon, self.loop.call_later)
             if store.fileno() >= 0:
-                self.loop.add_reader(store.fileno(), self._collect)
-
-    def _collect(self) -> None:
-        """The store has completed disk operations."""
-        assert self.broker.store is not None
-        try:
-            self.broker.store.collect(begins=False)  # the tick's end does that, and knows whether the loop is idle
-        except MemoryError:
-            self.broker.memory.exhausted("The store")
-            self.broker.tick.interrupted()
-        self.broker.tick.end()
-        self.clients.busy_poll.worked()
-
-    def _tick_ended(self) -> None:
-        """A tick has ended, and nothing waits for the disk."""
-        if self.broker.store is not None:
-            self.broker.store.fill_ahead()
-        self.clients.busy_poll.ends()
+                self.loop.add_reader(store.fileno(), self.broker.tick.collect)
 
     def _check_store(self) -> None:
         store = self.broker.store

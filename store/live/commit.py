@@ -4,7 +4,7 @@ The rest of the store and the broker append records, say who waits for them (`wh
 was there is processed (`start`, which is the end of a tick). Then `start` writes the next step of each journal that is
 due, and submits it to the sync driver; one that takes writes does these too. `collect` takes the synced steps,
 continues with the next ones, unless it leaves that to `start`, and calls the waiters. Nothing here blocks, except
-`drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do (`store.sync.threads`).
+`drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do.
 
 A journal has one step under way at a time, and a flush takes everything that was appended to it by then. So the rules
 differ only in when a flush begins:
@@ -47,6 +47,11 @@ Measured: 1 by `bench_pairs --durable`, window 1,000; 2 by `bench_latency`, one 
 `fdatasync` of 0.11 ms (for 20 publishers by `bench_confirms`, alone-20, in pure Python: 55 µs of processor time a
 message instead of 71); 3 and 4 there, half of the messages at 1,000/s; 5 by `bench_transactions`, 32 sessions, 2
 queues.
+
+**2.** A sync by the driver costs two context switches, about as much as the sync itself on an idle machine. Most steps
+are one system call: a write that ends when it is on the disk (`WritableFile.write_synced`). A disk that stalls must not
+block the loop: after a slow sync the driver does all of them for 25 times as long as the loop was blocked, at least
+250 ms. So slow syncs block it for 4 % of the time at most.
 
 **3, 4.** Without them the removal of a message would be flushed while its publisher sends the next one, which would
 wait for that flush, and then for its own. What lingers is flushed after `LINGER` at the earliest, and after twice
@@ -91,7 +96,6 @@ are synced is as durable without them.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -105,7 +109,6 @@ from qstore.store.live.queue_journal import Done, QueueJournal, SyncBarrier
 from qstore.store.log_lines import Level, LogLine, journal_failed
 from qstore.store.sync.driver import FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.supervision import Supervision
-from qstore.store.sync.threads import IdleSync
 
 LINGER: Final = 0.002
 """Seconds that records wait for a flush of others before they get one of their own; at most twice as long."""
@@ -118,6 +121,10 @@ FLUSHES_APART: Final = 3
 """Steps under way that no others wait for: beyond so many they begin in rounds."""
 
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
+
+_SLOW: Final = 5_000_000  # nanoseconds: if an idle caller waits longer, the disk is slow
+_PAUSES: Final = 25  # how many times as long as that it does not wait afterwards
+_MIN_PAUSE: Final = 250_000_000
 
 
 _MICROSECOND: Final = 1_000
@@ -150,8 +157,18 @@ class FlushCounts:
         self.number += 1
         self.nanoseconds += nanoseconds
         self.size += size
-        self.latencies[bisect_left(LATENCIES, nanoseconds)] += 1
-        self.sizes[bisect_left(SIZES, size)] += 1
+        self.latencies[_class_of(nanoseconds, LATENCIES)] += 1
+        self.sizes[_class_of(size, SIZES)] += 1
+
+
+def _class_of(value: int, bounds: tuple[int, ...]) -> int:
+    """The first class whose bound is not less. Most flushes are in one of the first few: `bisect` takes longer."""
+    found = 0
+    for bound in bounds:
+        if value <= bound:
+            break
+        found += 1
+    return found
 
 
 class Flusher:
@@ -168,8 +185,9 @@ class Flusher:
         failure: why nothing is synced any more: the driver has died without a successor; None while syncing works.
         listed: number of transactions over several journals that wait for the prepared list.
         synced: number of steps that were synced, or have failed.
-        synced_now: the journal that an idle caller synced last, until the owner resets it: the blocks after a small
+        synced_now: the journal that an idle caller synced last, until the owner resets it, if the blocks after a small
             step are not prepared yet (`JournalStorage.fill_ahead`).
+        fill: called in the event loop's next iteration when there is such a journal.
         supervision: ensures that there is a working driver.
         counts: what was flushed.
         in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for transactions.
@@ -181,7 +199,7 @@ class Flusher:
         self, driver: SyncDriver, log: Callable[[LogLine], None], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._driver, self._log, self._clock = driver, log, clock
-        self._idle = IdleSync(clock)
+        self._not_before = 0  # from then on an idle caller may wait for the disk; 0: now
         self.counts = FlushCounts()
         self._began: dict[int, int] = {}  # when each step under way was submitted
         self.supervision = Supervision(log)
@@ -190,6 +208,7 @@ class Flusher:
         self.awaited: dict[QueueJournal, None] = {}
         self.failure: SyncDriverError | None = None
         self.synced_now: QueueJournal | None = None
+        self.fill: Callable[[], None] = lambda: None
         self.listed = self.synced = 0
         self._delisted = 0  # transactions that have left the prepared list
         self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
@@ -288,7 +307,7 @@ class Flusher:
         if self._is_calling:
             return  # `collect` does it once, after all its callbacks
         is_alone = is_idle and not self._under_way and len(self.awaited) == 1
-        if is_alone and self._idle.is_quick and self.failure is None and not self._is_closed:
+        if is_alone and self._is_quick() and self.failure is None and not self._is_closed:
             self._do_now(self.awaited.popitem()[0])
         elif self.awaited:
             self._begin_awaited()
@@ -321,20 +340,32 @@ class Flusher:
             self._has_timer = True
         self.start()
 
+    def _is_quick(self) -> bool:
+        """Whether an idle caller may wait for the disk."""
+        if self._not_before and self._clock() >= self._not_before:
+            self._not_before = 0
+        return not self._not_before
+
     def _do_now(self, journal: QueueJournal) -> None:
+        """Write and sync a journal, and wait for that."""
         self._take_dirty(journal)
         self._take_gathered(journal)
-        self.synced_now = journal
-        files = journal.begin(fills_ahead=False)
-        is_dirty = not files and journal.writer.is_dirty
-        while files:
-            began, unsynced = self._clock(), journal.writer.unsynced
-            journal.finish(self._idle.sync(files))
-            self.counts.note(self._clock() - began, unsynced - journal.writer.unsynced)
-            is_dirty = journal.writer.is_dirty
-            files = journal.begin(fills_ahead=False) if is_dirty and journal.is_due else ()
-        if is_dirty:
+        writer, is_due = journal.writer, True
+        while is_due and (step := journal.next_step()) is not None:
+            unsynced, began = writer.unsynced, self._clock()
+            error = journal.do_now(step)
+            took = self._clock() - began
+            journal.finish(error)
+            self.counts.note(took, unsynced - writer.unsynced)
+            if took > _SLOW:
+                self._not_before = began + took + max(_MIN_PAUSE, _PAUSES * took)
+            is_due = journal.is_due
+        if writer.is_dirty:
             self.dirty[journal] = None
+        if journal.storage.wants_filling:
+            if self.synced_now is None and self.in_next_iteration is not None:
+                self.in_next_iteration(self.fill)
+            self.synced_now = journal
         self._notify((journal,))
 
     def _take_dirty(self, journal: QueueJournal) -> None:
@@ -537,9 +568,7 @@ class Flusher:
             if failure is not None and not is_known:
                 self._failed.add(journal)
                 self._log(journal_failed(str(failure)))
-            for barrier, error in journal.reached():
-                if barrier.reached(error):
-                    self._due.append((barrier.done, barrier.error))
+            journal.release(self._due)
 
     def drain(self, journals: Iterable[QueueJournal]) -> None:
         """Wait until `journals` are synced, or have failed. Waiters are called later, by `collect`."""

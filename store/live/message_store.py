@@ -283,7 +283,7 @@ class MessageStore:
         self._opened.callback(self._reads.close)
         disk, log = self._environment.disk, self._log
         flusher = self._flusher = Flusher(driver.take(), log, self._environment.monotonic)
-        flusher.moved = self._driver_moved
+        flusher.moved, flusher.fill = self._driver_moved, self.fill_ahead
         self._opened.callback(flusher.close)
         self._ids = self._record_ids(started, catalogue)
         held = HeldDirectories(disk, log, self._environment.monotonic, started.remains)
@@ -414,7 +414,10 @@ class MessageStore:
         self._flusher.start(is_idle=is_idle)
 
     def fill_ahead(self) -> None:
-        """Prepare files for the next small flushes (`commit`). Call this when nothing waits for the disk."""
+        """Prepare files for the next small flushes (`commit`), if an idle caller has waited for one without that.
+
+        An event loop that watches the store (`is_watched`) is made to call it.
+        """
         journal = self._flusher.synced_now
         if journal is not None:
             self._flusher.synced_now = None

@@ -241,31 +241,52 @@ class QueueJournal:
         writer = self.writer
         return writer.is_dirty and (self._wanted > writer.synced or writer.is_half_flushed)
 
-    def begin(self, later: list[FileWrite] | None = None, *, fills_ahead: bool = True) -> Sequence[WritableFile]:
+    def begin(self, later: list[FileWrite] | None = None) -> Sequence[WritableFile]:
         """Write the next step. Returns the files to sync; none if there is nothing to do now.
+
+        A small step also prepares the blocks for later ones, within its sync.
 
         Args:
             later: if given, gets the writes, which then are not done here.
-            fills_ahead: whether a small step also prepares the blocks for later ones, within its sync.
         """
+        step = self.next_step()
+        if step is None:
+            return ()
         try:
-            goes_on = self.writer.is_half_flushed
-            step = None if self.is_deleted else self.writer.next_flush()
-            if step is None:
-                return ()
-            self._step = step
-            if not goes_on:
-                self.answered, self.committers = self.committers, 0
             files = self.storage.write(step, later)
-            is_filled = fills_ahead and bool(self.storage.fill_ahead())
+            is_filled = bool(self.storage.fill_ahead())
             if later is not None and len(later) == 1 and later[0].offset >= DATA_OFFSET and not is_filled:
-                later[0] = later[0]._replace(is_all=True)  # a killed process may have left a file's header unsynced
+                later[0].is_all = True  # a killed process may have left a file's header unsynced
             return files
         except OSError as error:
             self.writer.failed(error)
         except MemoryError:
             self.out_of_memory()
         return ()
+
+    def next_step(self) -> Step | None:
+        """Take the next step, which `do_now` does, and then `finish` ends; None if there is nothing to do now."""
+        writer = self.writer
+        goes_on, step = writer.is_half_flushed, None
+        try:
+            step = None if self.is_deleted else writer.next_flush()
+        except MemoryError:
+            self.out_of_memory()
+        if step is not None:
+            self._step = step
+            if not goes_on:
+                self.answered, self.committers = self.committers, 0
+        return step
+
+    def do_now(self, step: Step) -> OSError | None:
+        """Write a step, and wait until it is synced. Returns the error for `finish`."""
+        try:
+            self.storage.write_synced(step)
+        except OSError as error:
+            return error
+        except MemoryError:
+            self.out_of_memory()
+        return None
 
     def begin_again(self) -> Sequence[WritableFile]:
         """Write the step under way once more, to reopened files: the outcome of the first attempt is unknown.
@@ -338,18 +359,18 @@ class QueueJournal:
         if self.writer.is_dirty:
             self._wanted = self.writer.last_dirty
 
-    def reached(self) -> list[tuple[SyncBarrier, Exception | None]]:
-        """The barriers whose flush is synced, or never will be."""
+    def release(self, due: deque[tuple[Done, Exception | None]]) -> None:
+        """Release the waiters whose flush is synced, or never will be: add the callbacks that are `due` then."""
         writer, waiting = self.writer, self._waiting
-        if self.is_deleted or writer.failure is not None:
-            error = None if self.is_deleted else writer.failure
-            found: list[tuple[SyncBarrier, Exception | None]] = [(barrier, error) for _, barrier in waiting]
-            waiting.clear()
-            return found
-        found = []
-        while waiting and waiting[0][0] <= writer.synced:
-            found.append((waiting.popleft()[1], None))
-        return found
+        is_over = self.is_deleted or writer.failure is not None
+        error = None if self.is_deleted else writer.failure
+        while waiting:
+            flush, barrier = waiting[0]
+            if flush > writer.synced and not is_over:
+                break
+            waiting.popleft()
+            if barrier.reached(error):
+                due.append((barrier.done, barrier.error))
 
     def delete(self) -> None:
         """Close the files of a deleted queue, except for those being synced."""

@@ -19,17 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from qstore.formats.named_tuple import NamedTuple
 from qstore.store.disk import WritableFile
 
 Completion = tuple[int, OSError | None]
 """A ticket, and the error if one of its files could not be synced."""
 
 
-class FileWrite(NamedTuple):
+class FileWrite:
     """A write that a driver is to do.
 
-    Attributes:
+    Args and attributes:
         file: the file.
         offset: bytes from its start.
         pieces: the bytes to write, one piece after the other.
@@ -37,11 +36,12 @@ class FileWrite(NamedTuple):
         is_all: whether nothing else in the file waits for its sync: then that need only cover these bytes.
     """
 
-    file: WritableFile
-    offset: int
-    pieces: Sequence[bytes]
-    size: int
-    is_all: bool = False
+    __slots__ = ("file", "is_all", "offset", "pieces", "size")
+
+    def __init__(
+        self, file: WritableFile, offset: int, pieces: Sequence[bytes], size: int, *, is_all: bool = False
+    ) -> None:
+        self.file, self.offset, self.pieces, self.size, self.is_all = file, offset, pieces, size, is_all
 
 
 class SyncDriverError(Exception):

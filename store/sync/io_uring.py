@@ -89,11 +89,13 @@ class _Chain:
         # Of its own: the kernel looks a file up by its number, when a request's turn comes.
         self.descriptors: dict[WritableFile, int] = {}
         self._own: list[int] = []
-        for file, descriptor in zip(files, numbers, strict=True):
-            number = descriptor
-            with contextlib.suppress(OSError):  # too many are open: the owner keeps it open, unless its journal fails
+        for index, file in enumerate(files):
+            number = numbers[index]
+            try:
                 number = os.dup(number)
                 self._own.append(number)
+            except OSError:  # too many are open: the owner keeps it open, unless its journal fails
+                pass
             self.descriptors[file] = number
         self.requests: list[FileWrite] = []
         for write in writes:
@@ -136,7 +138,9 @@ class _Chain:
         del self.requests[: index + 1]
         if result < request.size:
             rest = b"".join(request.pieces)[result:]
-            self.requests.insert(0, request._replace(offset=request.offset + result, pieces=(rest,), size=len(rest)))
+            self.requests.insert(
+                0, FileWrite(request.file, request.offset + result, (rest,), len(rest), is_all=request.is_all)
+            )
 
 
 def _divided(write: FileWrite) -> Iterator[FileWrite]:
@@ -209,20 +213,21 @@ class IoUringSync:
         requests, descriptors = chain.requests, chain.descriptors
         count = chain.submitted = min(len(requests), ring.size)
         awaited, tag, last = 0, number, number + count - 1
-        for file, offset, pieces, size, is_all in requests[:count]:
+        for request in requests[:count]:
+            descriptor, pieces = descriptors[request.file], request.pieces
             if not pieces:
                 flags = IN_THREAD if tag == last else LINK_IN_THREAD
-                ring.add(SYNC, flags, descriptors[file], 0, 0, 0, SYNC_DATA, tag)
+                ring.add(SYNC, flags, descriptor, 0, 0, 0, SYNC_DATA, tag)
                 awaited += 1
             else:
                 flags = IN_THREAD if tag == last else SILENT_LINK_IN_THREAD
-                syncs = WRITE_SYNCED if is_all else 0
+                syncs = WRITE_SYNCED if request.is_all else 0
                 if len(pieces) == 1:
                     pointer.value = pieces[0]
-                    ring.add(WRITE, flags, descriptors[file], offset, self._address.value, size, syncs, tag)
+                    ring.add(WRITE, flags, descriptor, request.offset, self._address.value, request.size, syncs, tag)
                 else:
                     table = self._table(chain, pieces)
-                    ring.add(WRITE_PIECES, flags, descriptors[file], offset, table, len(pieces), syncs, tag)
+                    ring.add(WRITE_PIECES, flags, descriptor, request.offset, table, len(pieces), syncs, tag)
             tag += 1
         chain.awaited = awaited
         pointer.value = b""  # it keeps the last bytes in memory; None would not let them go

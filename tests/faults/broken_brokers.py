@@ -45,11 +45,12 @@ from qstore.broker.protocols.consumer import HeldRun, numbers_among
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.page_file import Extent
+from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done as StoreDone
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.sync.threads import IdleSync
 from tests.faults.broker_process import tiny_portions
 from tests.support.bodies import joined
 
@@ -227,6 +228,10 @@ def _lingering_completed(
     _sound_when_synced(self, journals if is_urgent else (), done, is_urgent=is_urgent)
 
 
+def _written(self: JournalStorage, step: Step) -> None:
+    self.write(step)
+
+
 def _first_waited_for(
     self: MessageStore, journals: Iterable[QueueJournal], done: StoreDone, *, is_urgent: bool = True
 ) -> None:
@@ -254,7 +259,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "rejected and not moved": partial(patch.object, Router, "move", _drop_rejected),
     "transaction in single records": partial(patch.object, LocalTransaction, "_write", _write_one_by_one),
     "commit completed before the sync": partial(patch.object, LocalTransaction, "commit", _commit_at_once),
-    "completed by an idle loop that does not sync": partial(patch.object, IdleSync, "sync", lambda *_: None),
+    "completed by an idle loop that does not sync": partial(patch.object, JournalStorage, "write_synced", _written),
     "released to the end": partial(patch.object, Queue, "release", _release_at_the_end),
     "released without a mark": partial(patch.object, Queue, "release", _release_unmarked),
     "delivered messages not saved": partial(patch.object, Queue, "delivered_rids", _nothing_delivered),

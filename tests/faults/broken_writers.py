@@ -87,7 +87,7 @@ class _SameIndicator(Version2Writer):
 
     def next_flush(self) -> Step | None:
         step = super().next_flush()
-        return None if step is None else step._replace(writes=[_with_indicator_0(write) for write in step.writes])
+        return None if step is None else Step([_with_indicator_0(write) for write in step.writes], step.files)
 
 
 def _with_indicator_0(write: Write) -> Write:
@@ -95,7 +95,7 @@ def _with_indicator_0(write: Write) -> Write:
         return write
     header = decode_file_header(bytes(write.content).ljust(2 * SLOT_SIZE, b"\0"))
     assert header is not None
-    return write._replace(content=encode_header_slot(header._replace(overwrite_indicator=0)))
+    return Write(write.file, write.offset, encode_header_slot(header._replace(overwrite_indicator=0)))
 
 
 class SameIndicator(JournalLife):

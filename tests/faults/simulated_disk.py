@@ -837,6 +837,7 @@ class SimulatedWritableFile(SimulatedFile):
     def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
         super().__init__(disk, path, inode)
         self._told = inode.failures
+        self.filled = 0
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         """As `read`, for every other page of the file: those are in memory."""
@@ -883,6 +884,14 @@ class SimulatedWritableFile(SimulatedFile):
         data = b"".join(pieces)
         assert len(data) == size
         self.write(offset, data)
+
+    def write_synced(self, offset: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        """As `write_all`, and then as `sync`: nothing else may wait for that."""
+        data = b"".join(pieces)
+        assert len(data) == size
+        self.write(offset, data)
+        assert not self.has_unsynced_outside(offset, size)
+        self.sync()
 
     def sync(self) -> None:
         """Make everything written so far durable."""

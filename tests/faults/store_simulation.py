@@ -441,11 +441,12 @@ class SlowStep:
         """Do some of the writes; after the last one the syncs begin."""
         try:
             while count and self._writes:
-                file, offset, pieces, size, is_all = self._writes[0]
-                content = b"".join(pieces)
-                assert len(content) == size
-                file.write(offset, content)
-                assert not is_all or not file.has_unsynced_outside(offset, size)  # type: ignore[attr-defined]
+                write = self._writes[0]
+                content, file = b"".join(write.pieces), write.file
+                assert len(content) == write.size
+                file.write(write.offset, content)
+                is_left_out = file.has_unsynced_outside(write.offset, write.size)  # type: ignore[attr-defined]
+                assert not write.is_all or not is_left_out
                 self._writes.popleft()
                 count -= 1
         except OSError as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -104,6 +105,16 @@ class TestFiles:
         expected[199_998:] = b"\0a"
         assert file.size == 200_000
         assert file.read(0, 300_000) == bytes(expected)
+        file.close()
+
+    def test_a_synced_write_is_of_many_pieces(self, place: Place) -> None:
+        file = place.disk.create(place("file"), 10)
+        file.write_synced(8, (b"ab", b"", memoryview(b"cd")), 4)
+        assert (file.size, file.read(0, 99)) == (12, bytes(8) + b"abcd")
+        pieces = [b"%d " % number for number in range(3000)]
+        content = b"".join(pieces)
+        file.write_synced(2, pieces, len(content))
+        assert (file.size, file.read(0, 1 << 20)) == (2 + len(content), bytes(2) + content)
         file.close()
 
     def test_written_content_is_copied(self, place: Place) -> None:
@@ -493,6 +504,33 @@ class TestOperatingSystem:
         file.write(5, b"0123456789")
         assert calls == [5, 8, 11, 14]
         assert file.read(5, 99) == b"0123456789"
+        file.close()
+
+    @pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+    def test_a_synced_write_that_the_system_does_not_do_at_once_is_done_in_steps(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
+    ) -> None:
+        """A part was written, or the system does not know the flag."""
+        pwritev, fdatasync, synced = os.pwritev, os.fdatasync, []
+
+        def written(descriptor: int, pieces: list[bytes], offset: int, flags: int) -> int:
+            assert flags == os.RWF_DSYNC
+            if code is not None:
+                raise OSError(code, os.strerror(code))
+            return pwritev(descriptor, pieces[:1], offset, flags)
+
+        monkeypatch.setattr(os, "pwritev", written)
+        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(1), fdatasync(descriptor))[1])
+        file = OsWritableDisk().create(str(tmp_path / "file"), 0)
+        file.write_synced(5, [b"0123", b"456789"], 10)
+        assert (file.read(5, 99), synced) == (b"0123456789", [1])
+        file.close()
+
+    def test_a_synced_write_that_fails_names_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "pwritev", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        file = OsWritableDisk().create(str(tmp_path / "file"), 0)
+        with pytest.raises(OSError, match=r"\[Errno 5\] .*/file'"):
+            file.write_synced(5, [b"0123"], 4)
         file.close()
 
     def test_descriptors_are_let_go(self, tmp_path: Path) -> None:

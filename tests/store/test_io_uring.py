@@ -59,7 +59,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OsWritableFile]:
 
 
 def a_write(file: OsWritableFile, offset: int, *pieces: bytes, is_all: bool = False) -> FileWrite:
-    return FileWrite(file, offset, pieces, sum(map(len, pieces)), is_all)
+    return FileWrite(file, offset, pieces, sum(map(len, pieces)), is_all=is_all)
 
 
 @given(

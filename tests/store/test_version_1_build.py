@@ -446,7 +446,7 @@ def test_plain_messages_are_laid_as_all_records_are(messages: list[tuple[int, bo
     def flushed(ring: Version1Ring) -> list[tuple[int, int, bytes]]:
         written = []
         while (step := ring.next_flush()) is not None:
-            written += [(file, offset, bytes(content)) for file, offset, content in step.writes]
+            written += [(write.file, write.offset, bytes(write.content)) for write in step.writes]
             ring.flushed()
         return written
 

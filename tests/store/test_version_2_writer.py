@@ -156,7 +156,7 @@ def test_no_write_is_longer_than_a_page() -> None:
     ring.enqueue(100)
     ring.enqueue(600)
     ring.drain()
-    sizes = [len(content) for step in ring.steps for _, _, content in step.writes]
+    sizes = [len(write.content) for step in ring.steps for write in step.writes]
     assert max(sizes) == 2048
     assert sum(sizes) == 700 * BLOCK_SIZE + 2 * 64
 
@@ -171,10 +171,10 @@ def test_a_header_is_synced_before_anything_goes_into_its_file() -> None:
     ring.drain()
     entered: set[int] = set()
     for step in ring.steps:
-        touched = {file for file, offset, _ in step.writes if offset >= DATA_OFFSET}
+        touched = {write.file for write in step.writes if write.offset >= DATA_OFFSET}
         assert touched <= entered, "data before its file's header is synced"
-        entered |= {file for file, offset, _ in step.writes if offset < DATA_OFFSET}
-        assert set(step.files) == touched | {file for file, offset, _ in step.writes if offset < DATA_OFFSET}
+        entered |= {write.file for write in step.writes if write.offset < DATA_OFFSET}
+        assert set(step.files) == touched | {write.file for write in step.writes if write.offset < DATA_OFFSET}
     assert entered == {0, 1, 2}
     assert [step.files for step in ring.steps] == [(0,), (0, 1), (1, 2), (2,)]
 
@@ -590,7 +590,7 @@ def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None
     assert (queue.is_empty, queue.last) == (False, 8)
     first = queue.next_step()
     assert first is not None
-    assert [(file, offset) for file, offset, _ in first.writes] == [(0, DATA_OFFSET + 3 * BLOCK_SIZE), (1, 0)]
+    assert [(write.file, write.offset) for write in first.writes] == [(0, DATA_OFFSET + 3 * BLOCK_SIZE), (1, 0)]
     assert queue.next_step() is None, "one step at a time"
     assert queue.step_synced() is None
     assert queue.synced == 6
@@ -614,7 +614,8 @@ def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, b
     files = [bytearray(DATA_OFFSET + 8192) for _ in range(2)]
     joined = True
     while step := queue.next_step():
-        for file, offset, content in step.writes:
+        for write in step.writes:
+            file, offset, content = write.file, write.offset, write.content
             joined = joined and not isinstance(content, Pieces)
             files[file][offset : offset + len(content)] = bytes(content)
         queue.step_synced()
@@ -640,7 +641,7 @@ def test_a_header_that_a_killed_process_wrote_is_synced_before_it_is_followed_by
     (entry,) = [
         number
         for number, step in enumerate(ring.steps)
-        if any(file == 1 and offset < DATA_OFFSET for file, offset, _ in step.writes)
+        if any(write.file == 1 and write.offset < DATA_OFFSET for write in step.writes)
     ]
     assert syncs == [(entry - 1, (1,))], "no other file needs it"
 

@@ -349,9 +349,6 @@ class FakeStore:
 
     # ---- the disk ----
 
-    def fill_ahead(self) -> None:
-        """There are no files."""
-
     def when_synced(self, journals: Iterable[FakeJournal], done: Done, *, is_urgent: bool = True) -> None:
         chosen = list(journals)
         if is_urgent:

@@ -63,7 +63,8 @@ class MemoryRing:
         if step is None:
             return False
         self.steps.append(step)
-        for file, offset, content in step.writes:
+        for write in step.writes:
+            file, offset, content = write.file, write.offset, write.content
             self.files[file][offset : offset + len(content)] = bytes(content)
         return True
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
@@ -41,7 +40,6 @@ from mypy_extensions import u8
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.kernels import encode_dequeues, encode_records
 from qstore.formats.kernels.bodies import Bodies, SizeField
-from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (
@@ -95,30 +93,33 @@ def part_of(pieces: Sequence[bytes], offset: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class Write(NamedTuple):
+class Write:
     """Bytes for one file of the journal.
 
-    Attributes:
+    Args and attributes:
         file: the file's number in the ring.
         offset: bytes from the file's start.
         content: the bytes to write.
     """
 
-    file: int
-    offset: int
-    content: bytes | memoryview | Pieces
+    __slots__ = ("content", "file", "offset")
+
+    def __init__(self, file: int, offset: int, content: bytes | memoryview | Pieces) -> None:
+        self.file, self.offset, self.content = file, offset, content
 
 
-class Step(NamedTuple):
+class Step:
     """Writes to do in order, and files to sync then.
 
-    Attributes:
+    Args and attributes:
         writes: the writes; none is longer than the write cache.
         files: numbers of the files to sync when all is written.
     """
 
-    writes: Sequence[Write]
-    files: tuple[int, ...]
+    __slots__ = ("files", "writes")
+
+    def __init__(self, writes: Sequence[Write], files: tuple[int, ...]) -> None:
+        self.writes, self.files = writes, files
 
 
 # ---- the bytes of the batch ----
@@ -392,11 +393,10 @@ class JournalOwner:
         self.title, self.queue_id, self.incarnation = title, queue_id, incarnation
 
 
-@dataclass(slots=True)
 class Flush:
     """A flush that is closed and not yet synced.
 
-    Attributes:
+    Args and attributes:
         number: its number, 64 bits.
         start: log offset, in blocks of the endless stream, where it begins.
         end: log offset after it.
@@ -407,14 +407,21 @@ class Flush:
         released: the same for records of runs: file, counted over all laps -> number of records that touch it.
     """
 
-    number: int
-    start: int
-    end: int
-    pieces: list[bytes]
-    headers: dict[int, tuple[int, bytes]]
-    placed: dict[int, int]
-    removed: list[int]
-    released: dict[int, int]
+    __slots__ = ("end", "headers", "number", "pieces", "placed", "released", "removed", "start")
+
+    def __init__(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        pieces: list[bytes],
+        headers: dict[int, tuple[int, bytes]],
+        placed: dict[int, int],
+        removed: list[int],
+        released: dict[int, int],
+    ) -> None:
+        self.number, self.start, self.end, self.pieces = number, start, end, pieces
+        self.headers, self.placed, self.removed, self.released = headers, placed, removed, released
 
     @property
     def content(self) -> bytes:
@@ -872,7 +879,7 @@ def steps(flush: Flush, ring: FileRing, file_blocks: int, page: int) -> Iterator
         number = ring.number(index)
         header = flush.headers.get(index) if block == 0 else None
         if header is not None:
-            writes.append(Write(number, *header))
+            writes.append(Write(number, header[0], header[1]))
             touched[number] = None
             yield Step(tuple(writes), tuple(touched))
             writes, touched = [], {}

@@ -16,9 +16,9 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZ
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 from qstore.store.disk import Disk, WritableDisk, WritableFile, read_whole
 from qstore.store.journal.directory import COPY_SUFFIX, DELETED, INFO_SUFFIX, data_path, read_info
-from qstore.store.journal.write.flushes import Pieces, Step
+from qstore.store.journal.write.flushes import Pieces, Step, Write
 from qstore.store.journal.write.space import FileRing
-from qstore.store.sync.driver import FileWrite
+from qstore.store.sync.driver import FileWrite, sync_all
 
 NEW: Final = ".new"
 """Suffix of an info file that will replace another."""
@@ -301,21 +301,51 @@ class JournalStorage:
         self._ring = FileRing(range(geometry.files)) if ring is None else ring
         self._file_blocks = geometry.data_size // BLOCK_SIZE
         self._open: dict[int, WritableFile] = {}
-        self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended, if it was small
+        self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended: `_note_end`
 
     def write(self, step: Step, later: list[FileWrite] | None = None) -> list[WritableFile]:
         """Execute the writes of a step, or append them to `later`. Returns the files to sync. Raises OSError."""
-        for number, offset, content in step.writes:
-            file = self.file(number)
+        self._small_end = None
+        for write in step.writes:
+            file, content = self.file(write.file), write.content
             if later is not None:
-                later.append(FileWrite(file, offset, _as_pieces(content), len(content)))
+                later.append(FileWrite(file, write.offset, _as_pieces(content), len(content)))
             elif isinstance(content, Pieces):
-                file.write_all(offset, content.pieces, content.size)
+                file.write_all(write.offset, content.pieces, content.size)
             else:
-                file.write(offset, content)
-        is_small = len(step.writes) == 1 and len(content) <= _SMALL and offset >= DATA_OFFSET
-        self._small_end = (number, offset + len(content)) if is_small else None
+                file.write(write.offset, content)
+        if len(step.writes) == 1:
+            self._note_end(write, file, len(content))
         return [self.file(number) for number in step.files]
+
+    def write_synced(self, step: Step) -> None:
+        """Execute the writes of a step, and sync its files. Raises OSError.
+
+        Most steps are one write that is all there is to sync: a header of the file, which a killed process may have
+        left unsynced, is synced by the step before that.
+        """
+        writes = step.writes
+        if len(writes) != 1 or writes[0].offset < DATA_OFFSET:
+            error = sync_all(self.write(step))
+            if error is not None:
+                raise error
+            return
+        write = writes[0]
+        content, file = write.content, self.file(write.file)
+        size, self._small_end = len(content), None
+        file.write_synced(write.offset, content.pieces if isinstance(content, Pieces) else (content,), size)
+        self._note_end(write, file, size)
+
+    def _note_end(self, write: Write, file: WritableFile, size: int) -> None:
+        """Note where a step ends if it is one small write, and the blocks that follow are not prepared."""
+        end = write.offset + size
+        is_small = size <= _SMALL and write.offset >= DATA_OFFSET and end >= file.filled
+        self._small_end = (write.file, end) if is_small else None
+
+    @property
+    def wants_filling(self) -> bool:
+        """Whether `fill_ahead` may have something to do."""
+        return self._small_end is not None
 
     def fill_ahead(self) -> str:
         """Prepare the blocks after a small step for later ones. Returns the path of the file to sync.
