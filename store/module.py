@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from mypy_extensions import mypyc_attr
+
 from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
@@ -79,6 +81,7 @@ def _shown(option: StoreOption) -> ModuleOption:
     return ModuleOption(option.name, option.alias, _KINDS[option.kind], default, text)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PluggedStore(MessageStore):
     """The store as a broker uses it: see `MessageStore`.
 

@@ -40,6 +40,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 from uuid import UUID
 
+from mypy_extensions import mypyc_attr
+
 import qstore.store.log_lines as log_lines
 from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, PAGE_SIZE
@@ -87,6 +89,7 @@ _RESTORED: Final = "and start with --on-damage quarantine to restore what can be
 CLASS_NAME: Final = "qstore.MessageStore"  # the store type in MST-1001
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageStore:
     """A store opened by `open`.
 
@@ -370,7 +373,9 @@ class MessageStore:
 
     def delivered(self, queue: StartedQueue) -> Iterator[int]:
         """Record ids of a recovered queue's messages that may have been delivered before; reads no messages."""
-        return (rid for rid in queue.rids() if self._delivered.holds(queue.queue_id, rid))
+        for rid in queue.rids():
+            if self._delivered.holds(queue.queue_id, rid):
+                yield rid
 
     def end_recovery(self) -> None:
         """End the reading of recovered messages: close the readers."""

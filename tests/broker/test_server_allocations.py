@@ -14,6 +14,7 @@ from qstore.broker.network import clients as clients_module
 from qstore.broker.network import server as server_module
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.security.authentication import LoginAttempt
+from tests.support.compiled import replaces
 from tests.support.raw_peer import PeerGoneError, RawConnection, RawPeer
 from tests.support.served import Served, client, served
 
@@ -162,6 +163,7 @@ def test_an_event_loop_that_cannot_set_the_timer_ends_the_broker() -> None:
     run(test())
 
 
+@replaces
 def test_publishers_that_could_not_be_resumed_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
     limit, size = 8 << 20, 60_000
     count = 3 * limit // size
