@@ -29,7 +29,7 @@ each iteration of the event loop, with a whole tick between two of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -40,7 +40,7 @@ from qstore.broker.model.memory import MemoryCeiling
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.barriers import Barrier
-    from qstore.broker.model.residency.residency import Residency
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tracing import Tracer
 
@@ -70,37 +70,6 @@ class Worker(Protocol):
 MAX_DELIVERIES: Final = 4_000
 """Messages that are delivered in one tick, to all consumers together: some 15 ms in pure Python (`bench_turns`). Each
 connection has room for so many small ones (`protocols/output`), and there may be many connections."""
-
-
-class Served(Protocol):
-    """A queue, as a tick sees it.
-
-    Attributes:
-        name: its name.
-        journal: its journal, of a type that the store chooses.
-        counted_memory: its `memory` at the last count; maintained by the tick.
-        residency: moves messages out of memory; None if they cannot leave it.
-        is_early: whether its new messages are delivered before their records are on the disk.
-    """
-
-    name: str
-    journal: Any
-    counted_memory: int
-    residency: Residency | None
-    is_early: bool
-
-    @property
-    def memory(self) -> int:
-        """Bytes of memory taken by its messages."""
-
-    def raise_barrier(self) -> Barrier:
-        """Put a barrier before the messages whose flush begins now."""
-
-    def lower(self, barrier: Barrier) -> None:
-        """The records that this barrier waits for are on the disk."""
-
-    def dispatch(self) -> None:
-        """Deliver messages to consumers. Raises ModelError if a dequeue cannot be written."""
 
 
 class Gathering(Protocol):
@@ -239,7 +208,7 @@ class _Batch:
         self,
         tick: Tick,
         store: Store,
-        barriers: list[tuple[Served, Barrier]],
+        barriers: list[tuple[Queue, Barrier]],
         workers: list[tuple[Worker, Runs]],
         later: list[Callable[[Exception | None], None]],
         is_urgent: bool,
@@ -268,7 +237,7 @@ class _Batch:
         tick.schedule()
 
 
-def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:
+def _lower_if_synced(queue: Queue, barrier: Barrier, error: Exception | None) -> None:
     if error is None:
         queue.lower(barrier)
 
@@ -317,10 +286,10 @@ class Tick:
         self._is_scheduled = False
         self._is_ending = self._is_closed = False
         self._later: list[Callable[[Exception | None], None]] = []
-        self._unfinished: dict[Served, None] = {}  # queues to dispatch in the next tick
+        self._unfinished: dict[Queue, None] = {}  # queues to dispatch in the next tick
         self.is_urgent = False
-        self.ready: dict[Served, None] = {}
-        self.written: dict[Served, None] = {}
+        self.ready: dict[Queue, None] = {}
+        self.written: dict[Queue, None] = {}
         self.journals: dict[Any, bool] = {}
         self.workers: dict[Worker, None] = {}
         self.awaited: dict[Worker, None] = {}
@@ -342,7 +311,7 @@ class Tick:
             self._call_soon(self._end_as_scheduled)
             self._is_scheduled = True  # not earlier: `call_soon` may raise MemoryError
 
-    def dispatch_later(self, queue: Served) -> None:
+    def dispatch_later(self, queue: Queue) -> None:
         """Dispatch a queue again, which has not finished its `dispatch`, after other input has been processed."""
         self._unfinished[queue] = None
         self.schedule()
@@ -352,7 +321,7 @@ class Tick:
         before, self.journals = self.journals, {}
         return before
 
-    def written_since(self, before: dict[Any, bool]) -> Mapping[Any, bool]:
+    def written_since(self, before: dict[Any, bool]) -> dict[Any, bool]:
         """The journals written to since `before` was set aside; both sets are joined again."""
         written, self.journals = self.journals, before
         for journal, is_awaited in written.items():
@@ -416,14 +385,19 @@ class Tick:
             self.ended()
 
     def collect(self) -> None:
-        """The store has completed disk operations: a tick that begins with these."""
+        """The store has completed disk operations: a tick that begins with these.
+
+        What they schedule is done by its end, and needs no iteration of the event loop, nor does it keep it awake.
+        """
         assert self._store is not None
+        self._is_ending = True
         try:
             self._store.collect(begins=False)  # the end does that, and knows whether the loop is idle
         except MemoryError:
             self._memory.exhausted("The store")
             self.interrupted()
-        self.end()
+        finally:
+            self.end()
         self.worked()
 
     def put_gathered(self) -> None:
@@ -523,11 +497,11 @@ class Tick:
         if self._memory.grown >= self._memory.step:
             self._memory.count()
 
-    def _note_memory(self, queue: Served, held: int) -> None:
+    def _note_memory(self, queue: Queue, held: int) -> None:
         self._memory.grown += max(0, held - queue.counted_memory)
         queue.counted_memory = held
 
-    def count_memory(self, queue: Served) -> None:
+    def count_memory(self, queue: Queue) -> None:
         """A queue has grown otherwise than by its `dispatch`."""
         self._note_memory(queue, queue.memory)
         if self._memory.grown >= self._memory.step:

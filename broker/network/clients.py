@@ -18,7 +18,7 @@ import ipaddress
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +54,7 @@ class Clients:
 
     Attributes:
         broker, settings, protocols, loop: as above.
+        tick, memory: the broker's.
         connections: the connections, except for refused ones.
         half_open: those of them that are not open yet.
         refused: connections beyond the limit, until they have been sent the refusal.
@@ -69,6 +70,7 @@ class Clients:
         self, broker: Broker, settings: BrokerSettings, protocols: Protocols, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.broker, self.settings, self.protocols, self.loop = broker, settings, protocols, loop
+        self.tick, self.memory = broker.tick, broker.memory
         self.connections: dict[SocketConnection, None] = {}
         self.half_open: HalfOpen = HalfOpen()
         self.refused: dict[SocketConnection, None] = {}
@@ -217,19 +219,22 @@ class Pressure:
             SocketConnection, set[Any]
         ] = {}  # publishers notified that the disk is short -> for which journals
 
-    def after(self, connection: SocketConnection, journals: Iterable[Any]) -> None:
+    def after(self, connection: SocketConnection, journals: dict[Any, bool]) -> None:
         """A connection has written to `journals`: stop the writers of each journal with too many unsynced bytes."""
         for journal in journals:
-            writers = self._writers.setdefault(journal, {})
+            writers = self._writers.get(journal)
+            if writers is None:
+                writers = self._writers[journal] = {}
             writers[connection] = None
-            unsynced = journal.unsynced
-            if journal in self._full:
+            unsynced: int = journal.unsynced
+            bound: int = journal.bound
+            if self._full and journal in self._full:
                 connection.stop_reading(journal)
-            elif unsynced > journal.bound // MAX_UNSYNCED:
+            elif unsynced > bound // MAX_UNSYNCED:
                 self._full[journal] = None
                 for each in writers:
                     each.stop_reading(journal)
-            if unsynced > journal.bound // MIN_WATCHED and journal not in self._watched:
+            if unsynced > bound // MIN_WATCHED and journal not in self._watched:
                 self._watch(journal)
             if journal.is_tight:
                 self._hold_publisher(connection, journal)

@@ -43,6 +43,7 @@ _HIGH_WATER: Final = 1024 * 1024  # unsent bytes of a socket at which the machin
 _LINGER_SECONDS: Final = 10.0  # for a client to read the remaining data of a closed connection
 _REFUSAL_SECONDS: Final = 5.0  # for a client beyond the connection limit to read its refusal
 _HOSTS_KEPT: Final = 1024  # clients come again and again
+_write: Final = os.write  # compiled, this is a C variable
 _MAX_REFUSED: Final = 64  # refusals in progress; further clients are disconnected without one
 
 
@@ -168,7 +169,7 @@ class SocketConnection(asyncio.Protocol):
             self._descriptor = -1
         self._peer = peer
         machine = self._machine = outgoing.make(self)
-        if self._clients.broker.memory.state is not State.AMPLE:
+        if self._clients.memory.state is not State.AMPLE:
             machine.watch_memory(is_short=True)
 
     @property
@@ -205,12 +206,12 @@ class SocketConnection(asyncio.Protocol):
             data, self._first_bytes = self._first_bytes, b""
         clients = self._clients
         clients.busy_poll.begins()
-        memory = clients.broker.memory
+        memory = clients.memory
         memory.unprobed -= len(data)
         if memory.unprobed < 0:
             memory.probe()
         try:
-            self._process(machine.receive, data)
+            self._process(machine, data)
             self._apply_backpressure(machine, has_more=len(data) >= _FULL_READ)
         except MemoryError:
             self._out_of_memory(machine)
@@ -243,7 +244,7 @@ class SocketConnection(asyncio.Protocol):
             self._transport.close()
             return None
         machine = connections.connect(self, self._peer)
-        if clients.broker.memory.state is not State.AMPLE:
+        if clients.memory.state is not State.AMPLE:
             machine.watch_memory(is_short=True)
         return machine
 
@@ -301,13 +302,16 @@ class SocketConnection(asyncio.Protocol):
         """The TLS handshake has failed, or the encrypted data is damaged."""
         self._clients.foreign.write(time.monotonic(), "Refused %s: TLS: %s", self._peer.address, reason)
 
-    def _process(self, work: Callable[..., None], *arguments: bytes) -> None:
-        """Call `work`, and apply backpressure for the journals that it has written to."""
+    def _process(self, machine: Machine, data: bytes | None) -> None:
+        """Have the machine process bytes, or if None those that it has left; apply backpressure for its journals."""
         clients = self._clients
-        tick = clients.broker.tick
+        tick = clients.tick
         before = tick.set_aside() if tick.journals else None
         try:
-            work(*arguments)
+            if data is None:
+                machine.resume()
+            else:
+                machine.receive(data)
             if tick.gatherings and any(journal.is_tight for journal in tick.journals):
                 tick.put_gathered()  # later they would count as those of a connection that makes room
         finally:
@@ -317,8 +321,8 @@ class SocketConnection(asyncio.Protocol):
 
     def _apply_backpressure(self, machine: Machine, *, has_more: bool) -> None:
         """Stop reading while the machine has unprocessed data, or until other connections have been processed."""
-        if self._clients.broker.memory.state is not State.AMPLE and machine.take_published():
-            self.stop_reading(self._clients.broker.memory)
+        if self._clients.memory.state is not State.AMPLE and machine.take_published():
+            self.stop_reading(self._clients.memory)
             self._clients.held_publishers[self] = time.monotonic()
         if machine.is_paused:
             self.stop_reading(machine)
@@ -331,13 +335,13 @@ class SocketConnection(asyncio.Protocol):
         machine = self._machine
         if machine is None or machine.is_paused or machine.is_closed:
             return  # called again at the end of the pause
-        if self._clients.pressure.holds(self._reasons) or self._clients.broker.memory in self._reasons:
+        if self._clients.pressure.holds(self._reasons) or self._clients.memory in self._reasons:
             return  # called again when these reasons are removed
         if machine.is_behind:
             self._clients.busy_poll.begins()
             self._is_catching_up = True
             try:
-                self._process(machine.resume)
+                self._process(machine, None)
                 self._apply_backpressure(machine, has_more=False)
             except MemoryError:
                 self._out_of_memory(machine)
@@ -364,7 +368,7 @@ class SocketConnection(asyncio.Protocol):
 
     def _out_of_memory(self, machine: Machine) -> None:
         """Close the connection: the client's data was processed incompletely, so later data cannot be processed."""
-        memory = self._clients.broker.memory
+        memory = self._clients.memory
         memory.free_reserve()  # the text needs memory, too
         memory.exhausted(f"Client {self._peer.address}")
         if machine.is_negotiating:  # it may not even have answered with the protocol's header
@@ -466,7 +470,7 @@ class SocketConnection(asyncio.Protocol):
             return
         if self._descriptor >= 0 and not transport.get_write_buffer_size():
             try:
-                sent = os.write(self._descriptor, data)
+                sent = _write(self._descriptor, data)
             except OSError:  # the socket is full; or the transport gets the same error
                 sent = 0
             if sent == len(data):
