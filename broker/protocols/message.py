@@ -21,7 +21,7 @@ from qstore.broker.model.errors import InternalError
 from qstore.broker.model.message import Content, LargeContent, Message, ReplyAddress, StoredForm
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.types import wire_type_of
-from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels import extend_crc32c
 from qstore.formats.plain import plain_typed_value
 from qstore.formats.values import Family, TypedValue
 

@@ -11,6 +11,7 @@ as that of a socket read. `bodies` says where the bodies are, and which fields g
     encode_dequeues    the records that remove messages with consecutive record ids
     read_records       the bodies in records of messages that differ only in them, as far as these are undamaged
     write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
+    extend_crc32c      the checksum of one message's bytes, for which a call of `formats.checksum` takes longer
 
 `plain` has these functions in Python, and `compiled` in Cython, with a header in C for CRC-32C. Where modules are
 compiled (`hatch_build.py`), that is there, and is used; tests hold it against `plain`, which is used elsewhere.
@@ -19,6 +20,7 @@ compiled (`hatch_build.py`), that is there, and is used; tests hold it against `
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from qstore.formats.checksum import extend_crc32c
     from qstore.formats.kernels.plain import (
         count_bodies,
         encode_dequeues,
@@ -35,6 +37,7 @@ else:
             count_bodies,
             encode_dequeues,
             encode_records,
+            extend_crc32c,
             find_run,
             place_records,
             read_records,
@@ -42,6 +45,7 @@ else:
             write_deliveries,
         )
     except ImportError:
+        from qstore.formats.checksum import extend_crc32c
         from qstore.formats.kernels.plain import (
             count_bodies,
             encode_dequeues,
@@ -61,6 +65,7 @@ __all__ = [
     "count_bodies",
     "encode_dequeues",
     "encode_records",
+    "extend_crc32c",
     "find_run",
     "place_records",
     "read_records",

@@ -66,6 +66,11 @@ cdef inline const uint8_t* bytes_of(bytes data) noexcept:
     return <const uint8_t*>PyBytes_AS_STRING(data)
 
 
+def extend_crc32c(uint32_t crc, bytes data not None):
+    """As in `formats.checksum`, in a tenth of the instructions for a short text."""
+    return crc32c(crc, bytes_of(data), len(data))
+
+
 cdef struct Fields:
     Py_ssize_t count
     Py_ssize_t at[4]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import qstore.formats.kernels as picked
 import qstore.formats.kernels.plain as plain
+from qstore.formats.checksum import independent_crc32c
 from qstore.formats.kernels.bodies import Bodies, SizeField, are_equal_but
 from qstore.formats.rhm.headers import word
 from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, SALT, Kind, RecordHeader, encode_record
@@ -436,6 +437,20 @@ def test_kernels_are_compiled_where_modules_are() -> None:
     name = "compiled" if is_compiled else "plain"
     for function in KERNELS:
         assert function.__module__ == f"qstore.formats.kernels.{name}"
+
+
+@pytest.mark.skipif(not is_compiled, reason="the kernels are not compiled")
+@pytest.mark.parametrize("uses_instruction", [True, False])
+def test_checksums_of_bytes_of_all_lengths(uses_instruction: bool) -> None:
+    compiled = importlib.import_module("qstore.formats.kernels.compiled")
+    data = random.Random(2).randbytes(3000)
+    compiled.use_instruction(uses_instruction)
+    try:
+        for size in [*range(1100), 1535, 1536, 1537, 2047, 2048, 2999]:
+            for before in (0, 1, 0xE3069283, 0xFFFFFFFF):
+                assert picked.extend_crc32c(before, data[:size]) == independent_crc32c(data[:size], before), size
+    finally:
+        compiled.use_instruction(True)
 
 
 @pytest.mark.skipif(not is_compiled, reason="the kernels are not compiled")
