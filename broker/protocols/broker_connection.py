@@ -85,7 +85,7 @@ class BrokerConnection(Connection):
         publisher: identifies messages published over it.
         login: the client's attempt to log in.
         negotiated: the security layer that it has chosen; None for none.
-        tick: the broker's.
+        tick, router, clock, monotonic: the broker's, within reach of each message.
         room: bytes that may be sent before yielding to other connections.
         can_send: whether the socket accepts messages.
         streams: channel -> stream of its large messages.
@@ -97,8 +97,8 @@ class BrokerConnection(Connection):
 
     __slots__ = (
         "__weakref__", "_closing_since", "_host", "_is_announced", "_now", "_refusal", "_shared", "can_send",
-        "client_properties", "created_at", "login", "negotiated", "peer", "publisher", "room", "streams", "tick",
-        "user", "virtual_host",
+        "client_properties", "clock", "created_at", "login", "monotonic", "negotiated", "peer", "publisher", "room",
+        "router", "streams", "tick", "user", "virtual_host",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class BrokerConnection(Connection):
     ) -> None:
         broker = shared.broker
         self._host, self._shared, self._now, self.tick = host, shared, shared.now, broker.tick
+        self.router, self.clock, self.monotonic = broker.router, broker.clock, broker.monotonic
         super().__init__()
         self._assembler.max_at_once, self._assembler.clock = AT_ONCE, shared.now
         self._assembler.sizes = broker.message_sizes.setdefault(self.protocol, MessageSizes())

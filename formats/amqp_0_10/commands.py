@@ -216,6 +216,7 @@ _RESULT_BY_NAME: Final = {result.name: result for result in _RESULTS} | {
 
 # --------------------------------------------------------------------------------------------- encoding
 
+_ONE_RANGE: Final = struct.Struct(">HHHII")
 _COMPLETED: Final = BY_NAME["session.completed"].code
 _COMPLETED_COMMANDS, _COMPLETED_REPLY = (flag_of(index, BY_NAME["session.completed"].packed.pack) for index in range(2))
 
@@ -249,9 +250,12 @@ def encode_completed(ranges: Sequence[tuple[int, int]], *, timely_reply: bool) -
         ranges: first and last of the commands, as a sequence set (`types`).
         timely_reply: whether the peer is to reply with session.known-completed.
     """
-    bounds = tuple(chain.from_iterable(ranges))
     flags = _COMPLETED_COMMANDS | (_COMPLETED_REPLY if timely_reply else 0)
     try:
+        if len(ranges) == 1:
+            first, last = ranges[0]
+            return _ONE_RANGE.pack(_COMPLETED, flags, 8, first, last)
+        bounds = tuple(chain.from_iterable(ranges))
         return struct.pack(f">HHH{len(bounds)}I", _COMPLETED, flags, 4 * len(bounds), *bounds)
     except struct.error as error:
         raise Amqp010Error(f"the ranges do not fit session.completed: {error}") from None

@@ -32,7 +32,7 @@ import struct
 from typing import Any, Final
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, MissingClassError
-from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END, PROTOCOL_HEADER
+from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END, METHOD, PROTOCOL_HEADER
 from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text, sized
 from qstore.formats.named_tuple import NamedTuple
 
@@ -263,6 +263,7 @@ _DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes
 _GET_OK_HEAD: Final = _CODE.pack(BY_NAME["basic.get-ok"].code)
 _TAG: Final = struct.Struct(">QB")
 _ACK: Final = struct.Struct(">IQB")
+_WHOLE_ACK: Final = struct.Struct(">BHIIQBB")  # a frame with it
 _ACK_HEAD: Final = FRAME.size + 4  # bytes of a frame before the tag
 _ACK_FRAME: Final = struct.Struct(f">{_ACK_HEAD}sQBB")
 ACK_FRAME_SIZE: Final = _ACK_FRAME.size
@@ -305,6 +306,11 @@ def encode_method(method_name: str, version: Version = AMQP_0_9_1, /, **values: 
 def encode_ack(delivery_tag: int, *, multiple: bool) -> bytes:
     """As `encode_method` of basic.ack, which confirms what was published."""
     return _ACK.pack(_ACK_CODE, delivery_tag, multiple)
+
+
+def encode_ack_frame(channel: int, delivery_tag: int, *, multiple: bool) -> bytes:
+    """As `encode_ack`, with its frame."""
+    return _WHOLE_ACK.pack(METHOD, channel, _ACK.size, _ACK_CODE, delivery_tag, multiple, FRAME_END)
 
 
 def encode_nack(delivery_tag: int) -> bytes:

@@ -487,18 +487,18 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     destination = session.destinations.get(payload)
     if destination is None:
         destination = _read_destination(session, payload)
-    broker = session.broker
+    broker, connection = session.broker, session.connection
     exchange = session.virtual_host.exchanges.get(destination)
     if exchange is None:
         raise NotFoundError(f"Exchange not found: {destination}")
-    transfers = session.connection.transfers
+    router, transfers = connection.router, connection.transfers
     try:
         message = transfers.read(header or b"", body, destination, session.clock)
     except Amqp010Error as error:
         raise InvalidArgumentError(f"message.transfer: {error}") from error
     if transfers.has_rare:
         if session.rate is not None:
-            session.rate.take(1, session.connection)
+            session.rate.take(1, connection)
         transfers.check(message, exchange, broker, session, in_transaction=session.transaction is not None)
         if message.handling.is_immediate:
             _transfer_immediate(session, number, message, exchange)
@@ -507,13 +507,13 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
         session.transaction.publish(message, exchange)
         return
     try:
-        is_waiting = broker.router.publish(message, exchange)
+        is_waiting = router.publish(message, exchange)
     except ModelError as refusal:
         if transfers.tracer is not None:
             transfers.tracer.refused(message, refusal)
         raise
     if is_waiting:
-        if broker.router.stops or broker.router.fanout is not None:
+        if router.stops or router.fanout is not None:
             session.hold_transfer(number, is_stored=message.is_persistent)
         else:
             session.ledger.hold(number)

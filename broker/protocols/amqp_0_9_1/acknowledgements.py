@@ -45,6 +45,7 @@ from qstore.broker.model.completion import CompletionLedger, Done, Runs
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import (
     AT_ONCE,
     MOVED_AT_ONCE,
@@ -59,9 +60,11 @@ from qstore.broker.protocols.amqp_0_9_1.consumer import Delivery
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.consumer import NO_NUMBER, HeldRun
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
-from qstore.formats.amqp_0_9_1.methods import encode_ack, encode_nack
+from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_ack_frame, encode_nack
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Buffer
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
     from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer
     from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
@@ -114,7 +117,7 @@ class Confirms:
         return self._score > 0 and self.ledger.done.below > self.published
 
     def sent(self, now: float) -> None:
-        """Note that the methods of `take` were sent. `now` is in seconds of a monotonic clock."""
+        """Note that the frames of `take` were sent. `now` is in seconds of a monotonic clock."""
         if self.ledger.done.below > self.published:
             self._all_sent = now
 
@@ -130,29 +133,29 @@ class Confirms:
                 self._score = max(self._score - 2, -_MAX_SCORE)
             self._all_sent = 0.0
 
-    def take(self) -> list[bytes]:
-        """The methods to send for messages done since the last call."""
-        methods: list[bytes] = []
+    def take(self, channel: int) -> list[Buffer]:
+        """The frames to send on a channel for messages done since the last call."""
+        frames: list[Buffer] = []
         reported, done = self._reported, self.ledger.done
         if self._refused:
             for number in self._refused:
-                methods.append(encode_nack(number))
+                frames.append(encode_frame(METHOD, channel, encode_nack(number)))
                 reported.add(number, number)
                 self.ledger.complete([[number, number]])
             self._refused.clear()
         if done.below > reported.below:
             last = done.below - 1
             if not reported.beyond:
-                methods.append(encode_ack(last, multiple=last > reported.below))
+                frames.append(encode_ack_frame(channel, last, multiple=last > reported.below))
             else:
                 for first, end in reported.missing(reported.below, last):
-                    methods.append(encode_ack(end, multiple=end > first))
+                    frames.append(encode_ack_frame(channel, end, multiple=end > first))
             reported.add(reported.below, last)
         for first, last in done.beyond:
             for begin, end in list(reported.missing(first, last)):
-                methods += [encode_ack(number, multiple=False) for number in range(begin, end + 1)]
+                frames += [encode_ack_frame(channel, number, multiple=False) for number in range(begin, end + 1)]
                 reported.add(begin, end)
-        return methods
+        return frames
 
 
 _COPIED_AT_ONCE: Final = 4_000  # deliveries that become unacknowledged again in one turn
@@ -162,9 +165,12 @@ RUNS_AT_ONCE: Final = 4_000
 _SPARE: Final = 1_000  # tags without a delivery that are examined before a walk over all deliveries
 
 
-def acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
+def acknowledge(channel: Channel, tag: int, *, multiple: bool) -> None:
     """basic.ack. Raises SoftError or InternalError."""
     if channel.held_runs.count and channel.transaction is None and _acknowledge_runs(channel, tag, multiple=multiple):
+        return
+    if not multiple and channel.transaction is None:
+        _acknowledge_one(channel, tag)
         return
     if multiple:
         if channel.unsettled_count > AT_ONCE:
@@ -180,6 +186,20 @@ def acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
         return
     accept(channel.broker.tick, _taken(taken.values()), partial(_settled, channel))
     channel.return_credit(taken.values())
+
+
+def _acknowledge_one(channel: Channel, tag: int) -> None:
+    """As `acknowledge`, of one delivery outside of a transaction, that is not in a run."""
+    delivery = channel.unsettled.pop(tag, None)
+    if delivery is None:
+        delivery = _take_single(channel, tag)
+    if delivery.is_acquired:
+        queue, entry, tick = delivery.queue, delivery.entry, channel.connection.tick
+        if queue.is_deleted or tick.tracer is not None or isinstance(entry, RunEntry):
+            accept(tick, ((queue, entry),), partial(_settled, channel))
+        else:
+            queue.dequeue(entry)  # as `accept`, without objects that are not needed for one
+    channel.return_credit((delivery,))
 
 
 def acknowledge_all(channel: Channel, first: int, count: int) -> None:

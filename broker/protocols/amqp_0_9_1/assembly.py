@@ -43,7 +43,10 @@ from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.named_tuple import NamedTuple
 
 _HEAD: Final = FRAME.size
-_MULTIPLE_AT: Final = ACK_FRAME_SIZE - 2  # in a frame with basic.ack
+_SIZE_AT: Final = 3  # in the head of a frame
+_ACK_HEAD: Final = _HEAD + len(ACK)  # bytes of a frame with basic.ack before the delivery tag
+_MULTIPLE_AT: Final = ACK_FRAME_SIZE - 2  # in such a frame
+_ACK_BEGIN: Final = (ACK_FRAME_SIZE - OVERHEAD).to_bytes(4, "big") + ACK  # its size, and the method
 _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
 _FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
@@ -153,6 +156,11 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         self._single = self._last_tried = 0  # messages to take singly before some are sorted again, now and last time
 
     def _take(self, data: bytes, at: int, end: int) -> int:
+        after = at + ACK_FRAME_SIZE
+        if data[at + _SIZE_AT : at + _ACK_HEAD] == _ACK_BEGIN and after <= end and data[after - 1] == FRAME_END:
+            taken = self._take_whole_acks(data, at, end)
+            if taken:
+                return at + taken * ACK_FRAME_SIZE
         kind, channel, size = _unpack(data, at)
         following: int = at + size + OVERHEAD
         if size + OVERHEAD > self.max_frame and (kind != BODY or size > self.max_frame):
@@ -166,8 +174,6 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         if kind == METHOD and channel not in self._partial:
             method = data[at + _HEAD : at + _HEAD + 4]
             if method == ACK:
-                if following - at == ACK_FRAME_SIZE and data.startswith(data[at : at + _HEAD + 4], following):
-                    return at + self._take_acks(data, at, end, channel) * ACK_FRAME_SIZE
                 self._receiver.frame(channel, data[at + _HEAD : following - 1])
                 return following
             self._is_expensive = True
@@ -185,6 +191,23 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
                 return after
         self._is_expensive = True
         return following if self._takes_frame(kind, channel, data[at + _HEAD : following - 1]) else 0
+
+    def _take_whole_acks(self, data: bytes, at: int, end: int) -> int:
+        """Pass on what looks like a frame with basic.ack, with others that follow it. Returns how many; 0 if it is not.
+
+        Consumers that acknowledge each message send as many of these as there are messages.
+        """
+        channel = data[at + 1] << 8 | data[at + 2]
+        if data[at] != METHOD or channel in self._partial:
+            return 0
+        after, head = at + ACK_FRAME_SIZE, data[at : at + _ACK_HEAD]
+        if data[after : after + _ACK_HEAD] == head:
+            return self._take_acks(data, at, end, channel)
+        if self._with_content is _TO_BROKER and not data[at + _MULTIPLE_AT]:
+            self._receiver.acknowledged(channel, int.from_bytes(data[at + _ACK_HEAD : at + _MULTIPLE_AT], "big"), 1)
+        else:
+            self._receiver.frame(channel, data[at + _HEAD : after - 1])
+        return 1
 
     def _take_acks(self, data: bytes, at: int, end: int, channel: int) -> int:
         """Pass on a basic.ack, with others that follow it. Returns how many."""

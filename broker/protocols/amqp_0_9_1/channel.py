@@ -23,7 +23,6 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.events import SessionEnded
-from qstore.broker.model.message import Buffer
 from qstore.broker.model.queues.consumers import FOREMOST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
@@ -592,7 +591,7 @@ class Channel:
         confirms = self.confirms
         if confirms is None:
             return []
-        confirms.has_more(self.broker.monotonic())
+        confirms.has_more(self.connection.monotonic())
         return confirms.ledger.complete_below(confirms.published + 1)
 
     def complete(self, runs: Runs) -> None:
@@ -601,7 +600,7 @@ class Channel:
         if confirms is not None:
             confirms.ledger.complete(runs)
             if confirms.is_awaited:
-                self.broker.tick.awaited[self] = None
+                self.connection.tick.awaited[self] = None
 
     def fail(self, runs: Runs, error: Exception) -> None:
         """Refuse messages whose records could not be written."""
@@ -618,14 +617,13 @@ class Channel:
         confirms = self.confirms
         if confirms is None or self._stream is not None or not self.is_open:
             return
-        methods = confirms.take()
-        if methods:
+        frames = confirms.take(self.number)
+        if frames:
             connection = self.connection
-            frames: list[Buffer] = [encode_frame(METHOD, self.number, method) for method in methods]
             connection.output += frames
             connection.frames_sent += len(frames)
             connection.has_output()
-            confirms.sent(self.broker.monotonic())
+            confirms.sent(connection.monotonic())
 
     # ---- end ----
 

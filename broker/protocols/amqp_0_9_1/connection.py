@@ -51,7 +51,7 @@ from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.virtual_host import VirtualHost
-from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all, acknowledge_up_to
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge, acknowledge_all, acknowledge_up_to
 from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler, MixedRun
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import (
@@ -401,7 +401,10 @@ class ServerConnection(BrokerConnection):
             self.frame(channel, encode_ack(first, multiple=False))  # the others would be ignored or refused likewise
             return
         try:
-            acknowledge_all(found, first, count)
+            if count == 1:
+                acknowledge(found, first, multiple=False)
+            else:
+                acknowledge_all(found, first, count)
         except (ProtocolError, ModelError) as error:
             self.fail(found, error, ACK)
 

@@ -599,7 +599,8 @@ def do_method(channel: Channel, payload: bytes) -> None:
         CodedError, ModelError: it has failed.
     """
     if payload[:4] == ACK:
-        acknowledge(channel, *decode_ack(payload))
+        tag, multiple = decode_ack(payload)
+        acknowledge(channel, tag, multiple=multiple)
         return
     method, values = decode_method(payload, channel.connection.version)
     if method.name in _MISSING:

@@ -240,22 +240,23 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         HardError: it is `immediate`.
         Amqp091Error: its basic.publish or its header cannot be decoded.
     """
-    broker = channel.broker
-    publishing = channel.connection.publishing
+    connection = channel.connection
+    publishing = connection.publishing
     target = publishing.targets.get(payload)
     if target is None:
         target = publishing.read_target(payload)
     exchange = _exchange_of(channel, target)
-    message = publishing.read(target, header, body, broker.clock, channel.reply_to)
+    message = publishing.read(target, header, body, connection.clock, channel.reply_to)
     if publishing.has_rare:
         if channel.rate is not None:
-            channel.rate.take(1, channel.connection)
-        publishing.check(message, exchange, broker, channel.connection, in_transaction=channel.transaction is not None)
+            channel.rate.take(1, connection)
+        in_transaction = channel.transaction is not None
+        publishing.check(message, exchange, channel.broker, connection, in_transaction=in_transaction)
     confirms = channel.confirms
     number = 0
     if confirms is not None:
         number = confirms.published = confirms.published + 1
-        broker.tick.workers[channel] = None
+        connection.tick.workers[channel] = None
     elif channel.transaction is not None:
         _publish_at_commit(channel, target, message, exchange)
         return
@@ -327,7 +328,7 @@ def _exchange_of(channel: Channel, target: Target) -> Exchange:
 
 
 def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:
-    confirms, router = channel.confirms, channel.broker.router
+    confirms, router = channel.confirms, channel.connection.router
     try:
         if target.is_mandatory or isinstance(message, CopiedMessage):
             is_waiting = _publish_or_return(channel, target, message, exchange)

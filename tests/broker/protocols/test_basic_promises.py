@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, METHOD, OVERHEAD, decode_frame
 from qstore.formats.amqp_0_9_1.methods import decode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
@@ -66,7 +67,7 @@ def test_the_loop_learns_which_publishers_wait_for_the_disk(world: World, client
 
 def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world: World, client: BasicClient) -> None:
     """What the consumer waits for comes first, unless the publisher's messages come right after their confirms."""
-    world.broker.monotonic = lambda: world.now
+    client.machine.monotonic = lambda: world.now
     other = BasicClient(world).open()
     other.call("basic.consume", queue="d", consumer_tag="c")
     written: list[BasicClient] = []
@@ -502,8 +503,12 @@ def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
     done = set()
 
     def take() -> None:
-        for payload in confirms.take():
-            method, values = decode_method(payload)
+        for data in confirms.take(7):
+            frame = decode_frame(bytes(data), 0, FRAME_MIN_SIZE)
+            assert frame is not None
+            assert frame[:2] == (METHOD, 7)
+            assert len(frame.payload) + OVERHEAD == len(data)
+            method, values = decode_method(frame.payload)
             tag = values["delivery_tag"]
             covered = range(1, tag + 1) if values["multiple"] else (tag,)
             for number in covered:
@@ -542,7 +547,7 @@ def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
     take()
     assert told == {number: "basic.nack" if kind == "refused" else "basic.ack" for number, kind in enumerate(kinds, 1)}
     assert confirms.ledger.done.below > confirms.published
-    assert confirms.take() == []
+    assert confirms.take(7) == []
 
 
 def test_a_commit_that_is_refused_counts_as_rejected(world: World) -> None:
