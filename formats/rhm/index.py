@@ -62,6 +62,9 @@ _HEADER: Final = struct.Struct("<8sII16sQQQQQQQQQQQ")
 _CHUNK: Final = struct.Struct("<QQQ")
 _CRC: Final = struct.Struct("<I")
 _IS_RUN: Final = 1 << 63
+_BLOCK_BITS: Final = 24  # of a place
+_BLOCKS: Final = (1 << _BLOCK_BITS) - 1
+_END: Final = 1 << 64  # of record ids and places
 MESSAGE_SIZE: Final = 16
 """Bytes of a message in a chunk."""
 HEADER_SIZE: Final = _HEADER.size
@@ -232,7 +235,8 @@ def decode_parts(file: Readable, header: IndexHeader, offset: int, crc: int) -> 
         begin = at + _CHUNK.size
         middle = begin if is_run else begin + 8 * count
         end = middle if is_run else middle + 8 * count
-        if not 0 < count <= left or end > min(len(window), at + most):
+        is_whole = 0 < count <= left and end <= min(len(window), at + most)
+        if not is_whole or (is_run and not _can_be(lowest, count, highest)):
             raise IndexFileError("it is torn, or damaged", offset + at)
         if is_run:
             yield Run(lowest, count, highest)
@@ -244,6 +248,12 @@ def decode_parts(file: Readable, header: IndexHeader, offset: int, crc: int) -> 
     tail = file.read(offset, _CRC.size + 1)
     if len(tail) != _CRC.size or _CRC.unpack(tail)[0] != crc:
         raise IndexFileError("the checksum does not match: the file is torn, or damaged", offset, fails_checksum=True)
+
+
+def _can_be(first: int, count: int, packed: int) -> bool:
+    """Whether there can be a run with this first record id, number of messages and first place."""
+    blocks = packed & _BLOCKS
+    return blocks > 0 and first + count <= _END and packed + count * (blocks << _BLOCK_BITS) <= _END
 
 
 def _bytes_of(numbers: array[int]) -> bytes:

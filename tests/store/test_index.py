@@ -93,7 +93,14 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 CHUNKS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5).map(
     lambda chunk: chunk_of(*zip(*chunk, strict=True))
 )
-PARTS = st.lists(CHUNKS | st.builds(Run, NUMBERS, st.integers(1, 1 << 20), NUMBERS), max_size=4)
+RUNS = st.builds(
+    lambda first, count, place, blocks: Run(first, count, place << 24 | blocks),
+    st.integers(0, (1 << 64) - (1 << 20)),
+    st.integers(1, 1 << 20),
+    st.integers(0, 1 << 19),
+    st.integers(1, 1 << 19),
+)
+PARTS = st.lists(CHUNKS | RUNS, max_size=4)
 
 
 @examples(50)
@@ -142,6 +149,22 @@ def test_a_long_file_is_read_in_few_portions() -> None:
     header, offset, crc = decode_index_header(file)
     assert list(decode_parts(file, header, offset, crc)) == parts
     assert file.reads <= 4 + len(content) // (128 << 10)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(1, 5, 100 << 24),  # records of no blocks
+        Run((1 << 64) - 2, 5, 100 << 24 | 9),  # ids that do not fit
+        Run(1, 5, ((1 << 40) - 20) << 24 | 9),  # nor do places
+    ],
+)
+def test_a_run_that_cannot_be_is_damage(run: Run) -> None:
+    """As in an index that is torn: it is read before its checksum is compared."""
+    header = IndexHeader(UUID(int=7), 1, 1, 3, 8, 9, 8, 1, 1, 99, 1, (5,), run.messages)
+    content = b"".join(encode_index(header, [run]))
+    with pytest.raises(IndexFileError, match="torn"):
+        decoded(content)
 
 
 def test_single_messages_between_runs_join_them() -> None:
