@@ -61,6 +61,8 @@ from qstore.store.sync.process import HelperProcessSync
 
 MAX_CHAINS: Final = 16
 """Maximum steps in the kernel's hands."""
+_LOOK_EVERY: Final = 32
+"""Calls of `completed` after which the helper is looked at, even if each had results of the kernel: it may be dead."""
 DRAIN_SECONDS: Final = 5.0
 """Seconds that `close` and `successor` wait for chains to end."""
 
@@ -166,6 +168,7 @@ class IoUringSync:
 
     __slots__ = (
         "_address", "_chains", "_death", "_epoll", "_has_ended", "_helped", "_helper", "_numbers", "_pointer", "_ring",
+        "_unlooked",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -185,6 +188,7 @@ class IoUringSync:
         self._chains: dict[int, _Chain] = {}
         self._numbers = itertools.count()
         self._has_ended = False  # whether the last call of `completed` had results of the kernel
+        self._unlooked = 0  # calls of it since the helper was looked at
         self._death: str | None = None
         self._pointer = ctypes.c_char_p()  # to the bytes whose address is needed
         self._address = ctypes.c_uint64.from_buffer(self._pointer)
@@ -258,6 +262,9 @@ class IoUringSync:
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
         """The tickets whose steps have ended."""
         self._check()
+        self._unlooked += 1
+        if self._unlooked >= _LOOK_EVERY and (answered := self._answered()):
+            return answered
         done = self._ended()
         if done or (self._has_ended and timeout == 0.0 and not self._helped):
             self._has_ended = bool(done)  # the helper is looked at in a call before which the kernel had ended nothing
@@ -265,13 +272,19 @@ class IoUringSync:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             if not done:
-                done = self._helper.completed()
-                self._helped.difference_update(ticket for ticket, _ in done)
+                done = self._answered()
             left = None if end is None else max(0.0, end - time.monotonic())
             if done or left == 0.0 or not (self._chains or self._helped):
                 return done
             self._epoll.poll(left)
             done = self._ended()
+
+    def _answered(self) -> list[Completion]:
+        """Process the helper's answers. Raises SyncDriverError: it is dead."""
+        self._unlooked = 0
+        done = self._helper.completed()
+        self._helped.difference_update(ticket for ticket, _ in done)
+        return done
 
     def _ended(self) -> list[Completion]:
         """Process the kernel's results."""

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import subprocess
 import sys
 import time
@@ -316,6 +317,22 @@ def test_the_death_of_a_helper_that_has_nothing_to_do_is_noticed(own: IoUringSyn
     assert own.completed() == []
     with pytest.raises(SyncDriverError, match="helper"):
         own.completed()
+
+
+def test_the_death_of_a_helper_is_noticed_while_the_kernel_is_busy(own: IoUringSync, make_files: FileMaker) -> None:
+    """Each look has results of the kernel, so that none is left for the helper."""
+    (file,) = make_files(1)
+    own._helper._process.kill()
+    own._helper._process.wait()
+
+    def write_on() -> None:
+        for ticket in range(100):
+            own.submit(ticket, [file], [a_write(file, 0, b"x")])
+            select.select([own._ring.fileno()], [], [], 10)
+            assert own.completed() == [(ticket, None)]
+
+    with pytest.raises(SyncDriverError, match="helper"):
+        write_on()
 
 
 def test_a_large_message_is_not_kept_in_memory(own: IoUringSync, make_files: FileMaker) -> None:
