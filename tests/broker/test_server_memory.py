@@ -43,6 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_TIMER_SECONDS", 0.002)
 
 
+@replaces
 async def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients_module, "_PUBLISHER_HOLD", 3600.0)  # not even for one read meanwhile
     async with served(memory_bytes=LIMIT) as found:
