@@ -1640,6 +1640,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/replication/replica.py:_dequeue": "PURGE",
     "model/dead_letters.py:_moved": "declaration of the queue",
     "protocols/amqp_0_10/server_session.py:delivered_run": "CONSUME of the consumer that has them",
+    "protocols/amqp_0_9_1/acknowledgements.py:_acknowledge_one": "CONSUME of the consumer that has it",
     "protocols/amqp_0_9_1/acknowledgements.py:_settle_first": "CONSUME of the consumer that has them",
     "protocols/amqp_0_9_1/consumer.py:deliver_run": "CONSUME of the consumer that has them",
     "protocols/amqp_0_9_1/channel.py:dequeue_run": "CONSUME of the consumer that has them",
