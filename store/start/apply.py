@@ -309,7 +309,7 @@ class _Start:
         settle_ring(self._disk, reader.path, reader.info)
         journal = resume_journal(self._environment, reader.path, reader.info, geometry, state, bound=bound)
         self._opened.callback(journal.close)
-        if not self._plan.was_clean:
+        if state.flush and not self._plan.was_clean:
             journal.storage.sync_end(state.position)
         return journal
 

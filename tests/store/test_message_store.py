@@ -22,6 +22,7 @@ from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, Ge
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
+from qstore.store.disk import OsWritableFile, WritableFile
 from qstore.store.environment import Environment, system_environment, tool_environment
 from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError, ThresholdError
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
@@ -518,6 +519,25 @@ def test_nothing_stays_open(environment: Environment, path: Path) -> None:
         opened.store.fileno()
         assert opened.store.close()
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_only_header_of_a_journal_without_records_is_synced_by_the_next_process(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process wrote it, and did not sync it: the next one goes over the empty place before it."""
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    synced: list[WritableFile] = []
+    monkeypatch.setattr(OsWritableFile, "sync", lambda file: synced.append(file))
+    journal.storage.sync_end(0)
+    assert synced == []
+    opened.enqueue(journal, b"message")
+    (file,) = journal.begin()
+    journal.storage.sync_end(0)
+    assert synced == [file]
+    monkeypatch.undo()
+    journal.finish(None)
+    opened.store.close()
 
 
 @pytest.mark.parametrize(

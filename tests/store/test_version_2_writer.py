@@ -38,7 +38,6 @@ from qstore.store.journal.write.space import (
     over_threshold,
     threshold,
 )
-from qstore.store.journal.write.version_2_writer import WriterState
 from tests.support.compiled import replaces
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
@@ -622,28 +621,6 @@ def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, b
     stream = files[0][DATA_OFFSET:] + files[1][DATA_OFFSET:]
     assert stream[start * BLOCK_SIZE :][: blocks * BLOCK_SIZE] == b"".join(pieces)
     assert joined is is_joined
-
-
-def test_a_header_that_a_killed_process_wrote_is_synced_before_it_is_followed_by_another() -> None:
-    """The next header of a file goes over the one before the newest, which alone is known to be on the disk."""
-    ring = MemoryRing(RING)
-    ring.enqueue(BLOCKS - 4)
-    ring.drain()
-    ring.enqueue(8)
-    assert ring.step(), "the rest of file 0, and the header of file 1"
-    position = BLOCKS - 4
-    killed = WriterState(position, 2, 1, False, {0: ring.writer.batch.salts[0]}, {0: 0, 1: 0}, {}, {}, wasted=1)
-    ring.resume(killed)
-    ring.steps.clear()
-    ring.enqueue(BLOCKS * 2)
-    ring.drain()
-    syncs = [(number, step.files) for number, step in enumerate(ring.steps) if not step.writes]
-    (entry,) = [
-        number
-        for number, step in enumerate(ring.steps)
-        if any(write.file == 1 and write.offset < DATA_OFFSET for write in step.writes)
-    ]
-    assert syncs == [(entry - 1, (1,))], "no other file needs it"
 
 
 # ---- admission ----

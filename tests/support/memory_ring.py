@@ -35,9 +35,9 @@ class MemoryRing:
         self.steps: list[Step] = []
         self._salts = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.resume(new_state())
+        self._begin(new_state())
 
-    def resume(self, state: WriterState) -> None:
+    def _begin(self, state: WriterState) -> None:
         self.writer = open_writer(
             JournalOwner('queue "q"', 7, 1),
             self.geometry,
@@ -96,7 +96,7 @@ class MemoryRing:
             writer.transactions,
         )
         self.counts["relocated"] += writer.compactor.copied
-        self.resume(state)
+        self._begin(state)
 
     def do(self, append: Callable[[int], None]) -> None:
         self.rid += 1

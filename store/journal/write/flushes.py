@@ -31,7 +31,7 @@ writer of version 1 requests the same steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
@@ -756,7 +756,6 @@ class FlushQueue:
         page: maximum bytes of one write.
         synced: number of the last synced flush; 0 for none.
         place: log offset where it ends.
-        unsure: numbers of files whose newest header may not be on the disk, since a process that was killed wrote it.
 
     Attributes:
         synced: number of the last synced flush.
@@ -770,7 +769,6 @@ class FlushQueue:
         "_page",
         "_ring",
         "_steps",
-        "_unsure",
         "_waiting",
         "in_flight",
         "is_under_way",
@@ -778,12 +776,9 @@ class FlushQueue:
         "synced_place",
     )
 
-    def __init__(
-        self, geometry: Geometry, ring: FileRing, *, page: int, synced: int, place: int, unsure: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, geometry: Geometry, ring: FileRing, *, page: int, synced: int, place: int) -> None:
         self._ring, self._file, self._page = ring, geometry.data_size // BLOCK_SIZE, page
         self.synced, self.synced_place = synced, place
-        self._unsure = set(unsure)
         self.in_flight: Flush | None = None
         self.is_under_way = False
         self._waiting: deque[Flush] = deque()
@@ -823,16 +818,8 @@ class FlushQueue:
             if step is not None:
                 return step
             self._steps = deque(steps(flush, self._ring, self._file, self._page))
-            if self._unsure:
-                self._sync_before(flush)
         self.is_under_way = True
         return self._steps.popleft()
-
-    def _sync_before(self, flush: Flush) -> None:
-        """Sync the newest header of each unsure file that a flush enters: its header goes over the one before that."""
-        for number in self._unsure.intersection(map(self._ring.number, flush.headers)):
-            self._steps.appendleft(Step((), (number,)))
-            self._unsure.remove(number)
 
     def step_synced(self) -> Flush | None:
         """Note that the step under way is synced. Returns its flush, if it was the flush's last step."""

@@ -321,11 +321,11 @@ class JournalStorage:
     def write_synced(self, step: Step) -> None:
         """Execute the writes of a step, and sync its files. Raises OSError.
 
-        Most steps are one write that is all there is to sync: a header of the file, which a killed process may have
-        left unsynced, is synced by the step before that.
+        Most steps are one write that is all there is to sync: what a killed process may have left unsynced in the file
+        is synced by a start (`sync_end`).
         """
         writes = step.writes
-        if len(writes) != 1 or writes[0].offset < DATA_OFFSET:
+        if len(writes) > 1 or writes[0].offset < DATA_OFFSET:
             error = sync_all(self.write(step))
             if error is not None:
                 raise error
@@ -414,19 +414,18 @@ class JournalStorage:
             index, offset = index + 1, DATA_OFFSET
 
     def sync_end(self, position: int) -> None:
-        """Sync the file in which a journal ended, at block `position`: recovery may have read unsynced data.
+        """Sync the file in which a journal ended, at block `position`, 0 or more: recovery may have read unsynced data.
 
         The files before it were synced before anything was written after them; but the last block of a record need not
         have been written if it has only zero bytes there, the end of its id. So the file of the block before that is
         synced as well.
 
-        Files after the end that a torn flush had entered are synced too: the next header written to one of them
-        replaces the older one there, and if a crash tears it, the other must not be lost as well.
+        Files after the end that a torn flush had entered are synced too, even the first one of a journal without
+        records: the next header written to one of them replaces the older one there, and if a crash tears it, the other
+        must not be lost as well.
         """
-        if not position:
-            return
         index = (position - 1) // self._file_blocks
-        for last in sorted({max(0, position - 2) // self._file_blocks, index}):
+        for last in sorted({max(0, position - 2) // self._file_blocks, index}) if position else ():
             self.file(self._ring.number(last)).sync()
         for ahead in range(index + 1, index + len(self._ring.numbers)):
             file = self.file(self._ring.number(ahead))
