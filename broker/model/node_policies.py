@@ -81,6 +81,7 @@ class NodePolicy(NamedTuple):
         kind: `QUEUE_POLICY` or `TOPIC_POLICY`.
         pattern: the regular expression, as it was given.
         compiled: the same.
+        steps: how long searching for it may take (`steps_of`).
         given: the properties, as they were given.
         exchange_type: the type of an exchange; empty for a queue.
         durable, auto_delete, alternate, arguments: of what is made.
@@ -92,6 +93,7 @@ class NodePolicy(NamedTuple):
     kind: str
     pattern: str
     compiled: re.Pattern[str]
+    steps: int
     given: TypedMap
     exchange_type: str
     durable: bool
@@ -120,7 +122,7 @@ def read_policy(kind: str, pattern: str, given: TypedMap, created_at: float) -> 
     """A policy with these properties. Raises InvalidArgumentError, or NotFoundError: there is no such exchange type."""
     if not pattern:
         raise InvalidArgumentError(f"a {kind} needs a name: the pattern of names that it applies to")
-    compiled = compile_pattern(f"the pattern {shown(pattern)}", pattern)
+    compiled, steps = compile_pattern(f"the pattern {shown(pattern)}", pattern), steps_of(pattern)
     left = dict(given.entries)
     lifetime = as_text(left[LIFETIME].value) if LIFETIME in left else None
     if lifetime is not None and lifetime not in LIFETIMES:
@@ -136,7 +138,7 @@ def read_policy(kind: str, pattern: str, given: TypedMap, created_at: float) -> 
         arguments = TypedMap(tuple(left.items()))
         read_arguments(arguments)
         return NodePolicy(
-            kind, pattern, compiled, given, "", durable, auto_delete, alternate, arguments, EMPTY_MAP, created_at
+            kind, pattern, compiled, steps, given, "", durable, auto_delete, alternate, arguments, EMPTY_MAP, created_at
         )
     type_name = _text(left, _EXCHANGE_TYPE) or "topic"
     exchange_type(type_name)
@@ -150,7 +152,7 @@ def read_policy(kind: str, pattern: str, given: TypedMap, created_at: float) -> 
     others = TypedMap(tuple(left.items()))
     read_arguments(others)
     return NodePolicy(
-        kind, pattern, compiled, given, type_name, durable, auto_delete, alternate, own, others, created_at
+        kind, pattern, compiled, steps, given, type_name, durable, auto_delete, alternate, own, others, created_at
     )
 
 
@@ -178,19 +180,20 @@ class NodePolicies:
                 continue
             try:
                 policy = read_policy(record.kind, record.name, record.properties, self._clock())
-                self._check_room(record.name)
+                self._check_room(policy)
             except (InvalidArgumentError, NotFoundError, ResourceLimitExceededError) as error:
                 _LOG.error("%s %s of the store is not used: %s", record.kind, printable(record.name), error)
                 continue
             self.policies[record.name] = policy._replace(number=number)
 
-    def _check_room(self, pattern: str) -> None:
-        """Check that a policy with this pattern may be added. Raises ResourceLimitExceededError."""
+    def _check_room(self, policy: NodePolicy) -> None:
+        """Check that a policy may be added. Raises ResourceLimitExceededError."""
         if len(self.policies) >= MAX_POLICIES:
             raise ResourceLimitExceededError(f"there are {MAX_POLICIES} node policies; this is the maximum")
-        if steps_of(pattern) + sum(map(steps_of, self.policies)) > MAX_STEPS:
+        if policy.steps + sum(each.steps for each in self.policies.values()) > MAX_STEPS:
+            pattern = printable(policy.pattern)
             raise ResourceLimitExceededError(
-                f"the patterns of all node policies together with {printable(pattern)} could take too long to match: "
+                f"the patterns of all node policies together with {pattern} could take too long to match: "
                 "anchor them with ^"
             )
 
@@ -225,7 +228,7 @@ class NodePolicies:
             existing = self.policies.get(pattern)
             if existing is not None:
                 raise NotAllowedError(f"a {existing.kind} with the name {printable(pattern)} already exists")
-            self._check_room(pattern)
+            self._check_room(policy)
             if policy.durable and self._store is not None:
                 entries = dict(properties.entries) | {DURABLE: typed_value(True)}
                 record = GeneralObject(kind, pattern, TypedMap(tuple(entries.items())))

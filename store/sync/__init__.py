@@ -5,7 +5,7 @@
 | `driver` | the `SyncDriver` protocol and its error |
 | `io_uring` | threads of the kernel write and wait: the broker's default, where the system has it |
 | `process` | a separate helper process waits: the default elsewhere; `helper` is its program |
-| `threads` | threads of the process wait, or the caller: tools, simulated disks, a broker that has nothing else to do |
+| `threads` | threads of the process wait, or the caller: tools, simulated disks |
 | `supervision` | from an option's value to a driver, which is replaced when it dies |
 """
 

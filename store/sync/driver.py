@@ -28,7 +28,7 @@ Completion = tuple[int, OSError | None]
 class FileWrite:
     """A write that a driver is to do.
 
-    Args and attributes:
+    Attributes:
         file: the file.
         offset: bytes from its start.
         pieces: the bytes to write, one piece after the other.

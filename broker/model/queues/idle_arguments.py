@@ -91,7 +91,7 @@ class Rule(NamedTuple):
 
     Attributes:
         names: the arguments.
-        is_idle: whether they have no effect on a queue with this value, which is 0 if it is no number.
+        is_idle: whether they have no effect, given the queue and the value, or 0 for a value that is not a number.
         says: why, and what to do.
         asks: whether a value asks for something.
     """

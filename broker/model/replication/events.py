@@ -100,7 +100,7 @@ def stored_id(journal: int, record: int) -> MessageId:
 class CopySeal:
     """Makes and reads the header of copies, with a secret of the broker, which is a configuration record.
 
-    Without it whoever may publish to the queue could claim to be the copy of a message that is still to come.
+    Without it, a user who may publish to the queue could forge the copy of a message that is still to come.
 
     Args:
         configuration: has the record.

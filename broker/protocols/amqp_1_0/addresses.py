@@ -12,8 +12,8 @@
 In RabbitMQ's form the names are percent-encoded, and a link from an exchange does not exist. In qpidd's form a name is
 taken as it is, and one with slashes may be that of a queue or an exchange as a whole; the capabilities `queue` and
 `topic` of a terminus say what is meant if there are both. Without them the name of a management exchange means the
-exchange, even if there is a queue of that name: requests to management may contain passwords, and whoever declared the
-queue would get them. A message to an exchange without a key is routed by its subject.
+exchange, even if there is a queue of that name: the user who declared the queue would otherwise get requests to
+management, which may contain passwords. A message to an exchange without a key is routed by its subject.
 
 Source: RabbitMQ, "AMQP 1.0", address format version 2; docs/amqp-1.0.txt of Qpid C++.
 """

@@ -96,7 +96,7 @@ def part_of(pieces: Sequence[bytes], offset: int, size: int) -> bytes:
 class Write:
     """Bytes for one file of the journal.
 
-    Args and attributes:
+    Attributes:
         file: the file's number in the ring.
         offset: bytes from the file's start.
         content: the bytes to write.
@@ -111,7 +111,7 @@ class Write:
 class Step:
     """Writes to do in order, and files to sync then.
 
-    Args and attributes:
+    Attributes:
         writes: the writes; none is longer than the write cache.
         files: numbers of the files to sync when all is written.
     """
@@ -396,7 +396,7 @@ class JournalOwner:
 class Flush:
     """A flush that is closed and not yet synced.
 
-    Args and attributes:
+    Attributes:
         number: its number, 64 bits.
         start: log offset, in blocks of the endless stream, where it begins.
         end: log offset after it.
