@@ -19,11 +19,13 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.node_policies import QUEUE_POLICY, TOPIC_POLICY, NodePolicies, read_policy
+from qstore.broker.model.topology.changes import ChangeOrder
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.topology import GeneralObject
 from qstore.formats.pattern_steps import MAX_STEPS, steps_of
 from qstore.formats.values import TypedMap, typed_map
+from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import World
 from tests.support.sections_peer import ACCEPTED, address
@@ -249,6 +251,22 @@ def test_what_a_policy_makes_needs_the_permission_of_its_user(world: World, clie
     world.broker.authorization.authorizer = Rules(Action.CREATE, ObjectType.QUEUE, "jobs-1")  # type: ignore[assignment]
     assert condition(client, "jobs-1") == "amqp:unauthorized-access"
     assert condition(client, "jobs-2", 8) == ""
+
+
+def test_access_is_checked_again_after_waiting_for_another_declaration(
+    world: World, client: LinksClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the exchange is there, its name with a key is that of another node."""
+    BasicClient(world).open().call("exchange.declare", exchange="news", type="topic")
+    exchanges = world.broker.default_host.exchanges
+    declared = exchanges.pop("news")
+
+    async def made(_changes: ChangeOrder) -> None:
+        exchanges["news"] = declared
+
+    monkeypatch.setattr(ChangeOrder, "made", made)
+    world.broker.authorization.authorizer = Rules(Action.ACCESS, ObjectType.EXCHANGE, "news")  # type: ignore[assignment]
+    assert condition(client, "news/key") == "amqp:unauthorized-access"
 
 
 def test_a_policy_is_read_as_qpidd_has_stored_it() -> None:
