@@ -93,6 +93,7 @@ MAX_NUMBER: Final = (1 << 31) - 1
 RECEIVED_FROM: Final = "x-received-from"
 _PURPOSE: Final = typed_map({INTERNAL_PURPOSE: "federation"})
 
+_WATCHED: Final = (ExchangeDeclare, QueueDeclare, ExchangeDelete, QueueDelete, ExchangeBind, ExchangeUnbind)
 _QUIET_SECONDS: Final = 60.0  # after the log has said that there are MAX_LINKS
 _LOOK_SECONDS: Final = 0.1  # between looks whether a consumer of a federated queue is ready
 _AT_ONCE: Final = 100  # bindings in one turn: some milliseconds
@@ -949,7 +950,7 @@ class Upstreams:
     def start(self) -> None:
         """Start the links: the broker serves clients now."""
         self._is_on = True
-        self.broker.events.watch(self._on_event)
+        self.broker.events.watch(self._on_event, *_WATCHED)
         self.broker.policies.applied.append(self._look_at_all)
         self._look_at_all()
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.management.classes import CLASSES
 from qstore.broker.management.entities import Entities, MakeAnswer, read_asked
+from qstore.broker.management.events import EVENTS
 from qstore.broker.management.outbox import DIRECT, ENTITIES, TOPIC, VERSION_1, Outbox
 from qstore.broker.management.proxies import REPLY_KEY, name_of
 from qstore.broker.management.publisher import EventPublisher, Publisher, Registry, Version
@@ -114,7 +115,7 @@ class Agent:
         own = {_ALIAS, _OWN_AGENT, REPLY_KEY, *banks}
         self._exchange(VERSION_1, TopicExchange, own, is_shared=False, overhears=overhears)
         self._exchange(ENTITIES, DirectExchange, set(), is_shared=False, more=lambda _key: True)
-        broker.events.listen(self.on_event)
+        broker.events.listen(self.on_event, *EVENTS, ClientDisconnect, Bind)
 
     def _exchange(
         self,

@@ -71,9 +71,11 @@ class Outbox:
     def has_consoles(self) -> bool:
         """Whether a queue is bound to any exchange for unsolicited publications, so that events are of interest."""
         exchanges = self._broker.default_host.exchanges
-        return any(
-            found is not None and found.has_bindings for found in (exchanges.get(TOPIC), exchanges.get(VERSION_1))
-        )
+        for name in (TOPIC, VERSION_1):
+            found = exchanges.get(name)
+            if found is not None and found.has_bindings:
+                return True
+        return False
 
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""

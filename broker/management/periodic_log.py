@@ -108,7 +108,7 @@ class PeriodicLog:
         self._round, self._is_under_way = 0, False
         self._opened = Counter[str]()  # connections so far, by virtual host
         self._sizes = Counter[str]()  # messages so far, by the largest size of their class
-        managed.broker.events.watch(self._on_event)
+        managed.broker.events.watch(self._on_event, ClientConnect)
 
     def on_timer(self) -> None:
         """To be called about twice a second: begins a round at once, and then whenever the interval is over."""

@@ -484,24 +484,38 @@ class Events:
     """The events of one broker, and their listeners."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
-        self._watchers: list[Watcher] = []
+        self._listeners: list[tuple[Listener, tuple[type[Event], ...]]] = []
+        self._watchers: list[tuple[Watcher, tuple[type[Event], ...]]] = []
+        self._heard_by: dict[type[Event], tuple[list[Listener], list[Watcher]]] = {}  # of events that have happened
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` with every event from now on, in the order in which they happen."""
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, *kinds: type[Event]) -> None:
+        """Call `listener` with every event of these kinds from now on, of all if none is named.
 
-    def watch(self, watcher: Watcher) -> None:
+        They are called in the order in which they listen, before those that watch.
+        """
+        self._listeners.append((listener, kinds))
+        self._heard_by.clear()
+
+    def watch(self, watcher: Watcher, *kinds: type[Event]) -> None:
         """Likewise, with the caller of the operation, until `ignore`."""
-        self._watchers.append(watcher)
+        self._watchers.append((watcher, kinds))
+        self._heard_by.clear()
 
     def ignore(self, watcher: Watcher) -> None:
         """End `watch`."""
-        self._watchers.remove(watcher)
+        self._watchers = [(each, kinds) for each, kinds in self._watchers if each != watcher]
+        self._heard_by.clear()
 
     def emit(self, event: Event, caller: Caller = BROKER) -> None:
-        """Pass an event to all listeners and watchers."""
-        for listener in self._listeners:
+        """Pass an event to all that listen to its kind, or watch it."""
+        heard_by = self._heard_by.get(type(event)) or self._find(type(event))
+        for listener in heard_by[0]:
             listener(event)
-        for watcher in self._watchers:
+        for watcher in heard_by[1]:
             watcher(event, caller)
+
+    def _find(self, kind: type[Event]) -> tuple[list[Listener], list[Watcher]]:
+        listeners = [each for each, kinds in self._listeners if not kinds or kind in kinds]
+        watchers = [each for each, kinds in self._watchers if not kinds or kind in kinds]
+        self._heard_by[kind] = listeners, watchers
+        return listeners, watchers

@@ -157,8 +157,9 @@ class SocketConnection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.set_write_buffer_limits(_HIGH_WATER)
         own = self._transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._clients.settings.tcp_nodelay))
+        if not self._clients.settings.tcp_nodelay:  # the event loop has set it
+            with contextlib.suppress(OSError):
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         self._socket = self._descriptor = own.fileno()
 
     def _begin_outgoing(self, outgoing: Outgoing, peer: Peer) -> None:

@@ -105,7 +105,7 @@ class Protocols:
         self.links = links if isinstance(links, Amqp010Connections) else Amqp010Connections(broker, authentication)
         self.names = ", ".join(dict.fromkeys(each.name for each in rows))
         self.answer = rows[0].headers[0]
-        broker.events.listen(self._heard)
+        broker.events.listen(self._heard, UserDeleted)
 
     def find(self, begin: bytes) -> Connections | None:
         """The connections of the protocol that begins with these bytes; None if it is not supported."""

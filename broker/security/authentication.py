@@ -105,6 +105,8 @@ class Authentication:
         self._users = users if options.is_on else None
         self._has_keytab = options.is_on and kerberos.has_keytab()
         self._host = socket.gethostname()
+        possible = (ANONYMOUS, PLAIN, AMQPLAIN)
+        self._without_auth = tuple(name for name in options.mechanisms or possible if name in possible)
         self.failures = 0
 
     def reload(self) -> None:
@@ -123,11 +125,9 @@ class Authentication:
         must_encrypt = options.requires_encryption and not security.is_encrypted
         if must_encrypt and not (has_layers and options.is_on):
             return ()
-        names: Sequence[str]
         if not options.is_on:
-            possible = (ANONYMOUS, PLAIN, AMQPLAIN)
-            return tuple(name for name in options.mechanisms or possible if name in possible)
-        names = options.mechanisms or [name for name in TABLE if self._is_usual(name, security)]
+            return self._without_auth
+        names: Sequence[str] = options.mechanisms or [name for name in TABLE if self._is_usual(name, security)]
         return tuple(
             name
             for name in names
@@ -174,13 +174,11 @@ class Authentication:
             return text, "without a user file only clients on this host can log in; see --user-file"
         return text, "none of the mechanisms is possible here; see --sasl-mechanisms"
 
-    def mechanism(self, name: str, security: PeerSecurity, *, has_layers: bool = False) -> ServerMechanism | None:
-        """The mechanism that a client has chosen; None if it is not offered.
+    def mechanism(self, name: str, security: PeerSecurity, *, has_layers: bool = False) -> ServerMechanism:
+        """The mechanism that a client has chosen of those offered.
 
         With `has_layers` a security layer may follow the login, unless there is TLS.
         """
-        if name not in self.mechanisms(security, has_layers=has_layers):
-            return None
         user = security.internal_user or security.certificate_user
         has_layers = has_layers and not security.is_encrypted
         must_encrypt = self._options.requires_encryption and not security.is_encrypted
@@ -227,9 +225,9 @@ class LoginAttempt:
         """The client has chosen a mechanism, with its first response; None if it sent none."""
         if self._mechanism is not None:
             return Failure("a second mechanism was chosen")
-        self._mechanism = self._authentication.mechanism(name, self.security, has_layers=self._has_layers)
-        if self._mechanism is None:
+        if name not in self.offered:
             return Failure(f"mechanism {name[:64]!a} is not offered")
+        self._mechanism = self._authentication.mechanism(name, self.security, has_layers=self._has_layers)
         self.mechanism = name
         return self.limited(self._mechanism.start(response))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity, unusable
+from qstore.broker.security.authentication import Authentication, LoginAttempt, LoginOptions, PeerSecurity, unusable
 from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import Failure, PasswordCheck, Success
 from qstore.broker.security.users.user_file import Users
@@ -113,7 +113,7 @@ def test_where_encryption_is_required_kerberos_may_encrypt(users: Users, monkeyp
     assert policy.mechanisms(REMOTE, has_layers=True) == ("GSSAPI",)
     assert policy.mechanisms(REMOTE) == ()
     assert {"GSSAPI", "PLAIN"} <= set(policy.mechanisms(TLS, has_layers=True))
-    assert policy.mechanism("PLAIN", REMOTE, has_layers=True) is None
+    assert isinstance(LoginAttempt(policy, REMOTE, has_layers=True).start("PLAIN", b""), Failure)
     only_plain = Authentication(LoginOptions(requires_encryption=True, mechanisms=("PLAIN",)), users)
     assert only_plain.mechanisms(REMOTE, has_layers=True) == ()
     without = Authentication(LoginOptions(is_on=False, requires_encryption=True), users)
@@ -133,11 +133,10 @@ def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
 def test_only_offered_mechanisms_are_accepted(users: Users) -> None:
     policy = Authentication(LoginOptions(), users)
     for name in ("ANONYMOUS", "CRAM-MD5", "EXTERNAL", "", "PLAIN\n"):
-        assert policy.mechanism(name, LOCAL) is None
-    assert policy.mechanism("PLAIN", REMOTE) is None
-    assert Authentication(LoginOptions(), None).mechanism("ANONYMOUS", REMOTE) is None
+        assert LoginAttempt(policy, LOCAL).start(name, b"") == Failure(f"mechanism {name!a} is not offered")
+    assert isinstance(LoginAttempt(policy, REMOTE).start("PLAIN", b""), Failure)
+    assert isinstance(LoginAttempt(Authentication(LoginOptions(), None), REMOTE).start("ANONYMOUS", b""), Failure)
     plain = policy.mechanism("PLAIN", LOCAL)
-    assert plain is not None
     check = plain.start(b"\0guest\0secret")
     assert isinstance(check, PasswordCheck)
     assert check.run() == Success("guest@QPID")
@@ -179,7 +178,6 @@ def test_the_offer_for_many_users_is_found_once(tmp_path: Path, full: Users) -> 
 
 def test_a_password_counts_only_with_auth(users: Users) -> None:
     plain = Authentication(LoginOptions(is_on=False, realm="R"), users).mechanism("PLAIN", REMOTE)
-    assert plain is not None
     assert plain.start(b"\0guest\0wrong") == Success("guest@R")
 
 
@@ -187,7 +185,6 @@ def test_missing_user_file_refuses_every_login(tmp_path: Path) -> None:
     users = Users(str(tmp_path / "users"))
     users.put("guest", "secret")
     plain = Authentication(LoginOptions(), users).mechanism("PLAIN", LOCAL)
-    assert plain is not None
     Path(users.path).unlink()
     check = plain.start(b"\0guest\0secret")
     assert isinstance(check, PasswordCheck)
