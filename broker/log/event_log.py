@@ -80,8 +80,9 @@ def log_event(event: Event) -> None:
     if type(event) not in _ALWAYS and not _LOG.is_on(DEBUG):
         return
     if isinstance(event, ClientConnect):
-        who = event.remote_host, event.user, described(event.properties)
-        _PROTOCOL.info("Client %s: connection opened by %s%s", *who)
+        if _PROTOCOL.is_on(INFO):
+            who = event.remote_host, event.user, described(event.properties)
+            _PROTOCOL.info("Client %s: connection opened by %s%s", *who)
         return
     if isinstance(event, QueueThresholdExceeded):
         _LOG.warning('Queue "%s" has reached its alert threshold: %d messages, %d bytes', *event)
