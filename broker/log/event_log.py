@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qstore.broker.log.logs import DEBUG, log_of
+from qstore.broker.log.logs import DEBUG, INFO, log_of
 from qstore.broker.model.events import (
     Bind,
     ClientConnect,
