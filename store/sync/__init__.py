@@ -3,7 +3,7 @@
 | module | content |
 |---|---|
 | `driver` | the `SyncDriver` protocol and its error |
-| `io_uring` | threads of the kernel write and wait: the broker's default, where the system has it |
+| `io_uring` | threads of the kernel write and wait, and a helper process for many at once: the default if it is there |
 | `process` | a separate helper process waits: the default elsewhere; `helper` is its program |
 | `threads` | threads of the process wait, or the caller: tools, simulated disks |
 | `supervision` | from an option's value to a driver, which is replaced when it dies |

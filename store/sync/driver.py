@@ -63,7 +63,7 @@ class SyncDriver(Protocol):
 
         Args:
             ticket: of the caller's choice, not outstanding.
-            files: the files.
+            files: the files, one or more.
             writes: writes to some of them, done in order before any sync; only if the driver takes writes. Their bytes
                 must not change until the ticket is returned.
 

@@ -173,7 +173,10 @@ def main() -> None:
     _thread.stack_size(_STACK_BYTES)
     for _ in range(THREADS - 1):
         _thread.start_new_thread(helper.serve, ())
-    connection.send(GREETING)
+    try:
+        connection.send(GREETING)
+    except (BrokenPipeError, ConnectionResetError):  # the parent has ended meanwhile
+        return
     helper.serve()
 
 

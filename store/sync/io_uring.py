@@ -14,10 +14,14 @@ Most steps of small messages are one write that is all there is to sync. That is
 is on the disk (pwritev2(2)). It takes 67 µs of processor time a message instead of 72 (`bench_confirms`, queues-20).
 
 **Many files** at once are not for the kernel's threads, of which there are few: while `MAX_CHAINS` steps are under way,
-more are written by their owner, and synced by a helper process, which syncs many files by one `syncfs`.
+more are written by their owner, and wait for one of these to end. A helper process syncs many files by one `syncfs`.
+It takes 4 MiB of memory and some 20 ms to start, so that it is started when more than `MAX_WAITING` steps wait and some
+have been waiting for as long as that. Meanwhile all go on as before. Once it has started, it gets those that wait and
+all that come while the kernel has enough. Where no process can be started, nothing but its gain is lost.
 
-**End.** The bytes of a chain are kept until it has ended, for the kernel reads them. When the helper dies, so does this
-driver; its successor begins when the chains have ended: their writes must not overtake those of the successor.
+**End.** The bytes of a chain are kept until it has ended, for the kernel reads them. When a helper that has started
+dies, so does this driver; its successor begins when the chains have ended: their writes must not overtake those of the
+successor.
 
 **The queues of io_uring.** Requests are entries of 64 bytes in a memory that is shared with the kernel, which copies
 them when they are submitted; results are entries of 16 bytes in another, which the kernel's threads append at any time.
@@ -50,17 +54,26 @@ import platform
 import select
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, file_error
+from qstore.store.sync.helper import SYNCFS_FILES
 from qstore.store.sync.process import HelperProcessSync
+from qstore.store.sync.threads import ThreadSync
 
 MAX_CHAINS: Final = 16
 """Maximum steps in the kernel's hands."""
+MAX_WAITING: Final = SYNCFS_FILES
+"""Up to so many steps that wait are no work for a helper, which would sync each file by itself, too."""
+HELPED_AFTER: Final = 0.02
+"""Seconds for which steps have been waiting when a helper is started: as long as that takes."""
+RETRY_SECONDS: Final = 60.0
+"""Seconds from a start of a helper that fails to the next."""
 _LOOK_EVERY: Final = 32
 """Calls of `completed` after which the helper is looked at, even if each had results of the kernel: it may be dead."""
 DRAIN_SECONDS: Final = 5.0
@@ -93,6 +106,9 @@ class _Chain:
         self._own: list[int] = []
         for index, file in enumerate(files):
             number = numbers[index]
+            if number < 0:  # not open: the kernel has nothing to do, and `has_ended` tells
+                self.descriptors[file] = number
+                continue
             try:
                 number = os.dup(number)
                 self._own.append(number)
@@ -123,8 +139,9 @@ class _Chain:
         if request.pieces:
             self._wrote(index, result)
             return True
-        if result < 0:
-            self.error = self.error or file_error(-result, request.file)
+        failure = -result if self.descriptors[request.file] >= 0 else errno.EBADF
+        if failure:
+            self.error = self.error or file_error(failure, request.file)
         self.awaited -= 1
         if not self.awaited:
             del self.requests[: self.submitted]
@@ -163,12 +180,12 @@ class IoUringSync:
     """A `SyncDriver` whose writes and syncs are done by the kernel.
 
     Raises:
-        SyncDriverError: there is no io_uring, or no helper process can be started.
+        SyncDriverError: there is no io_uring.
     """
 
     __slots__ = (
-        "_address", "_chains", "_death", "_epoll", "_has_ended", "_helped", "_helper", "_numbers", "_pointer", "_ring",
-        "_unlooked",
+        "_address", "_chains", "_death", "_epoll", "_has_ended", "_has_helper", "_helped", "_helper", "_is_refused",
+        "_not_before", "_numbers", "_pointer", "_ring", "_unlooked", "_waiting", "_waits_since",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -177,19 +194,23 @@ class IoUringSync:
         except OSError as error:
             raise SyncDriverError(f"io_uring is not available: {error.strerror}") from error
         try:
-            self._helper = HelperProcessSync()
-        except SyncDriverError:
+            self._epoll = select.epoll()
+        except OSError as error:
             self._ring.close()
-            raise
-        self._epoll = select.epoll()
-        for descriptor in (self._ring.fileno(), self._helper.fileno()):
-            self._epoll.register(descriptor, select.EPOLLIN)
+            raise SyncDriverError(f"io_uring is not available: {error.strerror}") from error
+        self._epoll.register(self._ring.fileno(), select.EPOLLIN)
+        self._helper: HelperProcessSync | None = None
+        self._has_helper = False  # whether it has started
+        self._not_before = 0.0  # the time before which none is started
         self._helped: set[int] = set()  # tickets at the helper
+        self._waiting: deque[tuple[int, Sequence[WritableFile]]] = deque()  # steps; none while chains may begin
+        self._waits_since = 0.0  # the time since when there are any
         self._chains: dict[int, _Chain] = {}
         self._numbers = itertools.count()
         self._has_ended = False  # whether the last call of `completed` had results of the kernel
         self._unlooked = 0  # calls of it since the helper was looked at
         self._death: str | None = None
+        self._is_refused = False  # whether the kernel has refused requests
         self._pointer = ctypes.c_char_p()  # to the bytes whose address is needed
         self._address = ctypes.c_uint64.from_buffer(self._pointer)
 
@@ -199,14 +220,22 @@ class IoUringSync:
         return len(self._chains) < MAX_CHAINS
 
     def submit(self, ticket: int, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
-        """Submit the step to the kernel; or the files to the helper, if there are too many, or one is not open."""
+        """Submit the step to the kernel; or the files to the helper, if there are too many."""
         self._check()
-        numbers = [file.fileno() for file in files]
-        if not files or not (writes or self.takes_writes) or -1 in numbers:
-            self._helped.add(ticket)
-            self._helper.submit(ticket, files)
-            return
-        self._continue(_Chain(ticket, files, numbers, writes))
+        if writes or self.takes_writes:
+            numbers = [file.fileno() for file in files]
+            self._continue(_Chain(ticket, files, numbers, () if -1 in numbers else writes))
+        elif self._has_helper:
+            self._help(ticket, files)
+        else:
+            if not self._waiting:
+                self._waits_since = time.monotonic()
+            self._waiting.append((ticket, files))
+
+    def _help(self, ticket: int, files: Sequence[WritableFile]) -> None:
+        assert self._helper is not None
+        self._helped.add(ticket)
+        self._helper.submit(ticket, files)
 
     def _continue(self, chain: _Chain) -> None:
         """Submit the chain's next requests."""
@@ -221,7 +250,10 @@ class IoUringSync:
             descriptor, pieces = descriptors[request.file], request.pieces
             if not pieces:
                 flags = IN_THREAD if tag == last else LINK_IN_THREAD
-                ring.add(SYNC, flags, descriptor, 0, 0, 0, SYNC_DATA, tag)
+                if descriptor >= 0:
+                    ring.add(SYNC, flags, descriptor, 0, 0, 0, SYNC_DATA, tag)
+                else:
+                    ring.add(NOTHING, flags, descriptor, 0, 0, 0, 0, tag)
                 awaited += 1
             else:
                 flags = IN_THREAD if tag == last else SILENT_LINK_IN_THREAD
@@ -240,9 +272,9 @@ class IoUringSync:
         except OSError as error:
             if not isinstance(error, IncompleteError):
                 self._chains.pop(number).close()
-            self._death = f"io_uring fails: {error.strerror}"
-            self._helper.kill(self._death)
-            raise SyncDriverError(self._death) from error
+            self._is_refused = True
+            self._die(reason := f"io_uring fails: {error.strerror}")
+            raise SyncDriverError(reason) from error
 
     def _table(self, chain: _Chain, pieces: Sequence[bytes]) -> int:
         """The address of a table of the pieces' addresses and lengths."""
@@ -266,7 +298,7 @@ class IoUringSync:
         if self._unlooked >= _LOOK_EVERY and (answered := self._answered()):
             return answered
         done = self._ended()
-        if done or (self._has_ended and timeout == 0.0 and not self._helped):
+        if done or (timeout == 0.0 and (self._helper is None or (self._has_ended and not self._helped))):
             self._has_ended = bool(done)  # the helper is looked at in a call before which the kernel had ended nothing
             return done
         end = None if timeout is None else time.monotonic() + timeout
@@ -280,11 +312,32 @@ class IoUringSync:
             done = self._ended()
 
     def _answered(self) -> list[Completion]:
-        """Process the helper's answers. Raises SyncDriverError: it is dead."""
+        """Process the helper's answers, or its start. Raises SyncDriverError: it is dead."""
         self._unlooked = 0
+        if self._helper is None:
+            return []
+        if not self._has_helper:
+            self._look_at_start(self._helper)
+            return []
         done = self._helper.completed()
         self._helped.difference_update(ticket for ticket, _ in done)
         return done
+
+    def _start_helper(self, now: float) -> None:
+        """Start a helper, without waiting for it. If it cannot be started, the kernel goes on alone."""
+        self._not_before = now + RETRY_SECONDS
+        with contextlib.suppress(SyncDriverError):
+            self._helper = HelperProcessSync(waits=False)
+            self._epoll.register(self._helper.fileno(), select.EPOLLIN)
+
+    def _look_at_start(self, helper: HelperProcessSync) -> None:
+        """Hand what waits over to the helper, if it has started; forget it, if it has failed to."""
+        try:
+            self._has_helper = helper.has_started()
+        except SyncDriverError:
+            self._helper = None
+        while self._has_helper and self._waiting:
+            self._help(*self._waiting.popleft())
 
     def _ended(self) -> list[Completion]:
         """Process the kernel's results."""
@@ -295,7 +348,19 @@ class IoUringSync:
             else:
                 chain.close()
                 done.append((chain.ticket, chain.error))
+        if self._waiting:
+            self._begin_waiting()
         return done
+
+    def _begin_waiting(self) -> None:
+        """Submit steps that wait to the kernel, as far as it has ended others."""
+        while self._waiting and self.takes_writes:
+            ticket, files = self._waiting.popleft()
+            self._continue(_Chain(ticket, files, [file.fileno() for file in files], ()))
+        if len(self._waiting) > MAX_WAITING and self._helper is None:
+            now = time.monotonic()
+            if now >= max(self._not_before, self._waits_since + HELPED_AFTER):
+                self._start_helper(now)
 
     def _take_ended(self) -> list[_Chain]:
         """The chains of which the kernel has ended all that was submitted: they are no longer in its hands."""
@@ -308,31 +373,41 @@ class IoUringSync:
         return ended
 
     def describe(self) -> str:
-        """That it is io_uring, and the helper."""
-        return f"io_uring and {self._helper.describe()}"
+        """That it is io_uring, and the helper, if one has started."""
+        return f"io_uring and {self._helper.describe()}" if self._helper and self._has_helper else "io_uring"
 
     @property
     def is_stopped(self) -> bool:
         """Whether the helper was sent SIGSTOP."""
-        return self._helper.is_stopped
+        return self._helper is not None and self._has_helper and self._helper.is_stopped
 
     def kill(self, reason: str) -> None:
-        """Kill the helper."""
-        self._helper.kill(reason)
+        """Give up, and kill the helper, if there is one."""
+        if self._death is None:
+            self._die(f"{self.describe()} {reason}")
+
+    def _die(self, reason: str) -> None:
+        """Declare this driver dead."""
+        self._death = reason
+        if self._helper is not None:
+            self._helper.kill("is not needed any more")
+        self._epoll.modify(self._ring.fileno(), select.EPOLLOUT)  # readable: there is always room for requests
 
     def successor(self) -> SyncDriver:
-        """A driver with another helper, when the kernel has ended its work for this one.
+        """Another driver, when the kernel has ended its work for this one.
 
-        It is the helper process alone if the kernel has refused requests, or has no io_uring any more.
+        If the kernel has refused requests, or has no io_uring any more, it is a helper process alone; or threads, where
+        no process can be started.
         """
         if not self._drain():
             raise SyncDriverError(
                 f"the kernel has not ended {len(self._chains)} writes within {DRAIN_SECONDS:g} seconds"
             )
-        if self._death is None:
+        makers: list[Callable[[], SyncDriver]] = [IoUringSync, HelperProcessSync]
+        for make in makers[self._is_refused :]:
             with contextlib.suppress(SyncDriverError):
-                return IoUringSync()
-        return HelperProcessSync()
+                return make()
+        return ThreadSync()
 
     def close(self) -> None:
         """End: wait for the kernel, but not for ever."""
@@ -342,9 +417,11 @@ class IoUringSync:
         if not self._drain():
             _ABANDONED.extend(self._chains.values())
         self._chains.clear()
+        self._waiting.clear()
         self._epoll.close()
         self._ring.close()
-        self._helper.close()
+        if self._helper is not None:
+            self._helper.close()
 
     def _drain(self) -> bool:
         """Wait for the chains to end as they are. Returns False if they did not."""
@@ -374,6 +451,8 @@ SILENT: Final = 1 << 6
 LINK_IN_THREAD: Final = LINK | IN_THREAD
 SILENT_LINK_IN_THREAD: Final = LINK | SILENT | IN_THREAD
 
+NOTHING: Final = 0
+"""Opcode: does nothing, and succeeds."""
 WRITE_PIECES: Final = 2
 """Opcode: `pwritev`; address and length are those of an array of iovec."""
 SYNC: Final = 3

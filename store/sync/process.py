@@ -1,4 +1,4 @@
-"""The driver with a helper process: the broker's default.
+"""The driver with a helper process: the broker's default where the system has no io_uring.
 
 A thread of the broker itself would have to acquire the interpreter lock before it can report that a file is synced, and
 while the event loop is busy that takes many switch intervals. Another process has its own lock. It receives the open
@@ -71,18 +71,21 @@ class _Ticket:
         self.error: OSError | None = None
 
 
-_Job = tuple[_Ticket, WritableFile | None]
-"""A file of a ticket; None for the only file of a ticket without files."""
+_Job = tuple[_Ticket, WritableFile]
+"""A file of a ticket."""
 
 
 class HelperProcessSync:
     """A `SyncDriver` whose helper process waits for the disk.
 
+    Args:
+        waits: until the helper has started. If not, nothing may be submitted before `has_started`.
+
     Raises:
         SyncDriverError: no helper can be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits: bool = True) -> None:
         self._jobs: dict[int, _Job] = {}
         """Files at the helper, by job number."""
         self._requests = 0
@@ -99,8 +102,11 @@ class HelperProcessSync:
             self._process = self._start(theirs)
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
-        self._await_greeting()
         self._connection.setblocking(False)
+        self._has_started = False
+        self._end_of_start = time.monotonic() + START_SECONDS
+        while waits and not self.has_started(START_SECONDS):
+            pass
 
     @property
     def pid(self) -> int:
@@ -116,8 +122,8 @@ class HelperProcessSync:
         """Send the files to the helper, or queue them until it has a thread for them."""
         assert not writes
         self._check()
-        outstanding = _Ticket(ticket, max(1, len(files)))
-        self._waiting.extend((outstanding, file) for file in files or (None,))
+        outstanding = _Ticket(ticket, len(files))
+        self._waiting.extend((outstanding, file) for file in files)
         self._send_waiting()
         self._check()
 
@@ -163,10 +169,11 @@ class HelperProcessSync:
         return HelperProcessSync()
 
     def close(self) -> None:
-        """End the helper after the syncs in progress. A stopped or dead one is killed."""
+        """End the helper after the syncs in progress. One that is stopped, dead or still starting is killed."""
         if self._connection.fileno() < 0:
             return
-        patience = CLOSE_SECONDS if self._death is None and not self.is_stopped else 0.0
+        is_working = self._death is None and self._has_started and not self.is_stopped
+        patience = CLOSE_SECONDS if is_working else 0.0
         self._connection.close()
         self._death = "the sync driver is closed: nothing can be synced"
         self._jobs.clear()
@@ -198,17 +205,33 @@ class HelperProcessSync:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _await_greeting(self) -> None:
-        self._connection.settimeout(START_SECONDS)
-        try:
-            greeting = self._connection.recv(len(helper.GREETING) + 1)
-        except OSError as error:
-            greeting = str(error).encode()
-        if greeting != helper.GREETING:
-            self._die(f"did not start: {greeting!r}" if greeting else "did not start")
+    def has_started(self, timeout: float = 0.0) -> bool:
+        """Whether the helper has sent its greeting, for which this waits up to `timeout` seconds.
+
+        Raises:
+            SyncDriverError: it has sent something else or ended, or START_SECONDS are over. It is closed.
+        """
+        if self._has_started:
+            return True
+        greeting, is_late = b"", False
+        if self._poll.poll(timeout * 1000):
+            try:
+                greeting = self._connection.recv(len(helper.GREETING) + 1)
+            except OSError as error:
+                greeting = str(error).encode()
+        elif time.monotonic() < self._end_of_start:
+            return False
+        else:
+            is_late = True
+            self._process.kill()
+        self._has_started = greeting == helper.GREETING
+        if not self._has_started:
+            what = f"sent nothing for {START_SECONDS:g} seconds" if is_late else repr(greeting) if greeting else ""
+            self._die(f"did not start: {what}" if what else "did not start")
             reason = self._death
             self.close()
             raise SyncDriverError(reason)
+        return True
 
     def _check(self) -> None:
         if self._death is not None:
@@ -239,7 +262,7 @@ class HelperProcessSync:
         A file that is not open becomes a request without a file: it is answered like all others.
         """
         waiting = itertools.islice(self._waiting, count)
-        descriptors = array.array("i", [_descriptor(file) for _, file in waiting] if with_files else [])
+        descriptors = array.array("i", [file.fileno() for _, file in waiting] if with_files else [])
         numbers = range(self._next_job, self._next_job + count)
         content = b"".join(map(helper.JOB.pack, numbers))
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
@@ -286,16 +309,12 @@ class HelperProcessSync:
             if job is None:
                 return False
             ticket, file = job
-            if failure and file is not None:
+            if failure:
                 ticket.error = ticket.error or file_error(failure, file)
             ticket.remaining -= 1
             if not ticket.remaining:
                 done.append((ticket.number, ticket.error))
         return True
-
-
-def _descriptor(file: WritableFile | None) -> int:
-    return -1 if file is None else file.fileno()
 
 
 def _thread_states(pid: int) -> set[str]:

@@ -1,6 +1,6 @@
 """Chooses the sync driver, starts it, and replaces one that dies.
 
-The broker starts it while the store is recovered (`StartingDriver`): the helper process takes as long as some ten
+The broker starts it while the store is recovered (`StartingDriver`): a helper process takes as long as some ten
 thousand records.
 
     the driver                                       action

@@ -31,7 +31,11 @@ _Job = tuple[int, Sequence[WritableFile]]
 
 
 class ThreadSync:
-    """A `SyncDriver` whose threads wait for the disk."""
+    """A `SyncDriver` whose threads wait for the disk.
+
+    Raises:
+        SyncDriverError: this process may not open more files.
+    """
 
     __slots__ = ("_closed", "_death", "_done", "_jobs", "_lock", "_outstanding", "_poll", "_ready", "_threads")
 
@@ -43,7 +47,10 @@ class ThreadSync:
         self._closed = False
         self._outstanding = 0
         self._threads: list[threading.Thread] = []
-        self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError as error:
+            raise SyncDriverError(f"cannot start sync threads: {error.strerror}") from error
         self._poll = select.poll()
         self._poll.register(self._ready, select.POLLIN)
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -25,10 +26,14 @@ from qstore.store.sync import (
     HelperProcessSync,
     IoUringSync,
     SyncDriverError,
+    ThreadSync,
     choose_sync_driver,
+    helper,
     io_uring,
+    process,
 )
 from tests.support.compiled import replaces
+from tests.support.processes import PATIENCE_SECONDS, children_of, is_running, stop_process
 from tests.support.sync_files import FileMaker, collect, needs_io_uring
 
 ROOT = Path(__file__).parents[2]
@@ -295,6 +300,10 @@ def test_requests_that_the_kernel_refuses(
     successor.submit(2, [file])
     assert collect(successor, 1) == [(2, None)]
     successor.close()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    successor = own.successor()
+    assert type(successor) is ThreadSync
+    successor.close()
 
 
 @replaces
@@ -306,12 +315,131 @@ def test_the_successor_where_io_uring_was_disabled_meanwhile(own: IoUringSync, m
     successor.close()
 
 
+# ---- the helper, for more than the kernel is given ----
+
+
+def keep_busy(driver: IoUringSync, files: list[OsWritableFile], seconds: float, at_once: int = 100) -> None:
+    """Have that many steps under way, until a helper has started or the time is over; each comes back once."""
+    under_way, ticket, end = set[int](), 0, time.monotonic() + seconds
+    while under_way or (time.monotonic() < end and not driver._has_helper):
+        while len(under_way) < at_once and time.monotonic() < end and not driver._has_helper:
+            under_way.add(ticket)
+            driver.submit(ticket, [files[ticket % len(files)]])
+            ticket += 1
+        for done, error in driver.completed(1.0):
+            under_way.remove(done)
+            assert error is None
+        assert time.monotonic() < end + PATIENCE_SECONDS
+    assert driver.completed() == []
+
+
+def start_helper(driver: IoUringSync, files: list[OsWritableFile]) -> HelperProcessSync:
+    keep_busy(driver, files, PATIENCE_SECONDS)
+    assert driver._has_helper
+    assert driver._helper is not None
+    return driver._helper
+
+
+def test_few_steps_at_once_are_done_without_a_helper(own: IoUringSync, make_files: FileMaker) -> None:
+    files, children = make_files(20), children_of(os.getpid())
+    keep_busy(own, files, 0.3, io_uring.MAX_CHAINS + io_uring.MAX_WAITING)
+    for number in range(2000):  # many, but not for long
+        own.submit(number, [files[number % 20]])
+        if number % 40 == 39:
+            collect(own, 40)
+    assert children_of(os.getpid()) == children
+    assert own.describe() == "io_uring"
+    assert not own.is_stopped
+
+
+def test_many_steps_at_once_start_a_helper_and_do_not_wait_for_it(own: IoUringSync, make_files: FileMaker) -> None:
+    files, children = make_files(20), set(children_of(os.getpid()))
+    helper = start_helper(own, files)
+    assert set(children_of(os.getpid())) - children == {helper.pid}
+    assert own.describe() == f"io_uring and sync helper process {helper.pid}"
+    stop_process(helper.pid)
+    for ticket in range(io_uring.MAX_CHAINS + 1):
+        own.submit(ticket, [files[0]])
+    done = [completion for _ in range(5) for completion in own.completed(0.1)]
+    assert sorted(done) == [(ticket, None) for ticket in range(io_uring.MAX_CHAINS)]
+    assert own.is_stopped
+    os.kill(helper.pid, signal.SIGCONT)
+    assert collect(own, 1) == [(io_uring.MAX_CHAINS, None)]
+
+
+_SILENT: Final = "import os, sys; os.read(int(sys.argv[1]), 1)"
+
+
+@pytest.mark.parametrize("program", ["raise SystemExit(3)", _SILENT, None])
+def test_without_a_helper_the_kernel_goes_on(
+    own: IoUringSync,
+    make_files: FileMaker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str | None,
+) -> None:
+    """It fails to start, never says that it has, or there is none."""
+    children = set(children_of(os.getpid()))
+    if program is None:
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    else:
+        (tmp_path / "helper.py").write_text(program)
+        monkeypatch.setattr(helper, "__file__", str(tmp_path / "helper.py"))
+    keep_busy(own, make_files(20), 0.5)
+    assert own._not_before > time.monotonic()  # it was tried
+    assert own.describe() == "io_uring"
+    own.close()
+    assert set(children_of(os.getpid())) == children
+
+
+@replaces
+def test_a_helper_that_never_says_that_it_has_started_is_killed(
+    own: IoUringSync, make_files: FileMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper.py").write_text(_SILENT)
+    monkeypatch.setattr(helper, "__file__", str(tmp_path / "helper.py"))
+    monkeypatch.setattr(process, "START_SECONDS", 0.1)
+    files, children = make_files(20), set(children_of(os.getpid()))
+    keep_busy(own, files, 0.5)
+    assert own._helper is None
+    assert set(children_of(os.getpid())) == children
+    monkeypatch.undo()
+    keep_busy(own, files, 0.1)
+    assert own._helper is None  # not again at once
+    own._not_before = 0.0
+    assert is_running(start_helper(own, files).pid)
+
+
+def test_a_driver_without_a_helper_that_is_killed(own: IoUringSync, make_files: FileMaker) -> None:
+    assert not select.select([own.fileno()], [], [], 0)[0]
+    own.kill("has synced nothing for 10 seconds")
+    assert select.select([own.fileno()], [], [], 0)[0]
+    for _ in range(2):
+        with pytest.raises(SyncDriverError, match=r"^io_uring has synced nothing for 10 seconds$"):
+            own.completed()
+        with pytest.raises(SyncDriverError, match=r"^io_uring has synced nothing for 10 seconds$"):
+            own.submit(1, make_files(1))
+    assert select.select([own.fileno()], [], [], 0)[0]
+    successor = own.successor()
+    assert type(successor) is IoUringSync
+    successor.close()
+
+
+def test_a_driver_with_a_helper_that_is_killed(own: IoUringSync, make_files: FileMaker) -> None:
+    helper = start_helper(own, make_files(20))
+    own.kill("is of no use")
+    assert not is_running(helper.pid)
+    with pytest.raises(SyncDriverError, match=f"^io_uring and sync helper process {helper.pid} is of no use$"):
+        own.completed()
+
+
 def test_the_death_of_a_helper_that_has_nothing_to_do_is_noticed(own: IoUringSync, make_files: FileMaker) -> None:
     """Not in the call that returns what the kernel has done, or in the one after it; but then."""
-    (file,) = make_files(1)
-    own._helper._process.kill()
-    own._helper._process.wait()
-    own.submit(1, [file], [a_write(file, 0, b"x")])
+    files = make_files(20)
+    helper = start_helper(own, files)
+    helper._process.kill()
+    helper._process.wait()
+    own.submit(1, files[:1], [a_write(files[0], 0, b"x")])
     time.sleep(0.2)
     assert own.completed() == [(1, None)]
     assert own.completed() == []
@@ -321,13 +449,14 @@ def test_the_death_of_a_helper_that_has_nothing_to_do_is_noticed(own: IoUringSyn
 
 def test_the_death_of_a_helper_is_noticed_while_the_kernel_is_busy(own: IoUringSync, make_files: FileMaker) -> None:
     """Each look has results of the kernel, so that none is left for the helper."""
-    (file,) = make_files(1)
-    own._helper._process.kill()
-    own._helper._process.wait()
+    files = make_files(20)
+    helper = start_helper(own, files)
+    helper._process.kill()
+    helper._process.wait()
 
     def write_on() -> None:
         for ticket in range(100):
-            own.submit(ticket, [file], [a_write(file, 0, b"x")])
+            own.submit(ticket, files[:1], [a_write(files[0], 0, b"x")])
             select.select([own._ring.fileno()], [], [], 10)
             assert own.completed() == [(ticket, None)]
 

@@ -7,6 +7,7 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.system.broker_traffic import Actor
 from tests.system.test_broker_killed import Story
+
+BY_HELPER: Final = ("--sync", "process")
 
 
 def helper_of(broker: RunningBroker) -> int:
@@ -51,7 +54,7 @@ def do_everything(broker: RunningBroker, number: int) -> None:
 
 
 def test_a_helper_that_is_killed_at_rest(make_broker: BrokerMaker) -> None:
-    broker = make_broker().start()
+    broker = make_broker(*BY_HELPER).start()
     for number in range(3):
         helper = kill_helper(broker)
         do_everything(broker, number)
@@ -64,7 +67,7 @@ def test_a_helper_that_is_killed_at_rest(make_broker: BrokerMaker) -> None:
 
 
 def test_a_broker_whose_helper_was_just_killed_ends_cleanly(make_broker: BrokerMaker) -> None:
-    broker = make_broker().start()
+    broker = make_broker(*BY_HELPER).start()
     do_everything(broker, 0)
     os.kill(helper_of(broker), signal.SIGKILL)
     assert broker.stop() == 0, broker.log_text()
@@ -72,7 +75,7 @@ def test_a_broker_whose_helper_was_just_killed_ends_cleanly(make_broker: BrokerM
 
 @pytest.mark.parametrize("seed", today(range(4), 1))
 def test_helpers_that_are_killed_under_load_lose_nothing(make_broker: BrokerMaker, seed: int) -> None:
-    broker = make_broker("--num-jfiles", "16", "--jfile-size-pgs", "32").start()
+    broker = make_broker(*BY_HELPER, "--num-jfiles", "16", "--jfile-size-pgs", "32").start()
     story = Story(broker, seed)
     story.declare()
     for life in range(2):
@@ -102,7 +105,7 @@ def take_descriptors(broker: RunningBroker) -> None:
 
 def test_a_broker_without_a_queue_ends_too(make_broker: BrokerMaker) -> None:
     """Its store may even be closed cleanly; that it had to end is in the exit code, so that it is started again."""
-    broker = make_broker().start()
+    broker = make_broker(*BY_HELPER).start()
     take_descriptors(broker)
     os.kill(helper_of(broker), signal.SIGKILL)
     assert broker.stop(0) == 1, broker.log_text()
@@ -110,7 +113,7 @@ def test_a_broker_without_a_queue_ends_too(make_broker: BrokerMaker) -> None:
 
 
 def test_without_another_helper_the_broker_ends_and_says_why(make_broker: BrokerMaker) -> None:
-    broker = make_broker().start()
+    broker = make_broker(*BY_HELPER).start()
     with RawPeer(broker.port) as peer:
         peer.declare("orders")
         peer.publish("orders", b"acknowledged")
@@ -130,7 +133,7 @@ def test_without_another_helper_the_broker_ends_and_says_why(make_broker: Broker
 
 @pytest.mark.parametrize("is_busy", today([False, True], 1))
 def test_a_helper_that_is_stopped_does_not_hold_up_sigterm(make_broker: BrokerMaker, is_busy: bool) -> None:
-    broker = make_broker().start()
+    broker = make_broker(*BY_HELPER).start()
     do_everything(broker, 0)
     helper = helper_of(broker)
     with RawPeer(broker.port) as peer:
