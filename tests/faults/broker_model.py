@@ -81,10 +81,17 @@ class BindingModel:
         ends = self.queue.is_sound and self.exchange.is_certain and not self.exchange.is_leaving
         return ends and self.is_certain and not self.is_leaving
 
+    def matches(self, exchange: ExchangeModel | None, key: str) -> bool:
+        """Whether messages to this exchange with this key take it."""
+        return self.exchange is exchange and (self.exchange.kind == "fanout" or self.key == key)
+
 
 @dataclass(eq=False, slots=True)
 class MessageModel:
-    """A message. `exchange` is None for the default one; `ways` are the bindings that it takes for sure."""
+    """A message. `exchange` is None for the default one; `ways` are the bindings that it takes for sure.
+
+    `perhaps` are queues whose bindings came, or went, while it was on its way: it may come to them as well.
+    """
 
     number: int
     publisher: str
@@ -95,6 +102,7 @@ class MessageModel:
     ttl: float | None
     copies: list[Copy] = field(default_factory=list)
     ways: list[BindingModel] = field(default_factory=list)
+    perhaps: set[QueueModel] = field(default_factory=set)
     transaction: Transaction | None = None
     completed_at: float | None = None
     is_uniform: bool = False
@@ -226,8 +234,7 @@ class Model:
 
     def ways(self, exchange: ExchangeModel, key: str) -> list[BindingModel]:
         """The bindings that a message takes for sure."""
-        found = [each for each in self.bindings.values() if each.exchange is exchange and each.is_sound]
-        return [each for each in found if exchange.kind == "fanout" or each.key == key]
+        return [each for each in self.bindings.values() if each.is_sound and each.matches(exchange, key)]
 
     def may_be_on(self, message: MessageModel, queue: QueueModel) -> bool:
         """Whether a message may have come to a queue, by whatever way."""
@@ -245,6 +252,15 @@ class Model:
             copy = self.expect(message, queue)
             copy.is_moved = message.exchange is None or queue not in message.exchange.ever
         return copy
+
+    def bind(self, exchange: ExchangeModel, queue: QueueModel, key: str) -> BindingModel:
+        """A binding is asked for."""
+        binding = self.bindings[exchange.name, queue.name, key] = BindingModel(exchange, queue, key)
+        exchange.ever.add(queue)
+        for message in self.messages.values():
+            if message.completed_at is None and binding.matches(message.exchange, message.key):
+                message.perhaps.add(queue)
+        return binding
 
     def expect(self, message: MessageModel, queue: QueueModel) -> Copy:
         """A copy that may be on a queue from now on."""
@@ -278,6 +294,8 @@ class Model:
             message.ways = self.ways(exchange, key)
             for queue in dict.fromkeys(way.queue for way in message.ways):
                 self.expect(message, queue)
+            unsound = [each for each in self.bindings.values() if not each.is_sound]
+            message.perhaps = {each.queue for each in unsound if each.matches(exchange, key)}
         if transaction is not None:
             transaction.messages.append(message)
         return message
@@ -419,9 +437,17 @@ class Model:
     def may_come_twice(self, copy: Copy) -> bool:
         """Whether its message is, or may come, to where it would move, from elsewhere or since an earlier attempt."""
         alternate = copy.queue.alternate
-        others = (each for each in copy.message.copies if each is not copy and not each.is_gone)
+        others = {each.queue for each in copy.message.copies if each is not copy and not each.is_gone}
+        others |= copy.message.perhaps - {copy.queue}
         return alternate is not None and any(
-            each.queue in alternate.ever or each.queue.alternate is alternate for each in others
+            queue in alternate.ever or queue.alternate is alternate for queue in others
+        )
+
+    def may_be_deleted(self, queue: QueueModel) -> bool:
+        """Whether no message that it has, or may have, may come twice to where it would move."""
+        perhaps = [each for each in self.messages.values() if queue in each.perhaps and queue.alternate is not None]
+        return not any(self.may_come_twice(copy) for copy in queue.copies.values()) and all(
+            copy.is_gone or copy.queue is queue for message in perhaps for copy in message.copies
         )
 
     def moved(self, move: Move) -> None:

@@ -15,7 +15,7 @@ from qstore.broker.model.run import RunEntry
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import BasicSession, Done, ModelSession, OneSession, Watcher
 from tests.faults.broker_links_client import LinksSession, body_of
-from tests.faults.broker_model import BindingModel, ExchangeModel, Found, Model, QueueModel, after, check
+from tests.faults.broker_model import ExchangeModel, Found, Model, QueueModel, after, check
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulator import Simulator
@@ -405,9 +405,7 @@ class BrokerLife:
     def _bind(self, manager: Peer, exchange_name: str, queue_name: str, key: str) -> None:
         if (exchange_name, queue_name, key) in self.model.bindings:
             return
-        exchange, queue = self.model.exchanges[exchange_name], self.model.queues[queue_name]
-        binding = self.model.bindings[exchange_name, queue_name, key] = BindingModel(exchange, queue, key)
-        exchange.ever.add(queue)
+        binding = self.model.bind(self.model.exchanges[exchange_name], self.model.queues[queue_name], key)
         done = partial(setattr, binding, "is_certain", True)
         manager.ask("exchange.bind", done, exchange=exchange_name, queue=queue_name, binding_key=key)
 
@@ -424,7 +422,7 @@ class BrokerLife:
             manager.ask("exchange.unbind", done, exchange=exchange, queue=queue, binding_key=key)
 
     def _delete_queue(self, manager: Peer, queue: QueueModel) -> None:
-        if any(self.model.may_come_twice(copy) for copy in queue.copies.values()):
+        if not self.model.may_be_deleted(queue):
             return
         moves = self.model.delete(queue)
         manager.ask("queue.delete", lambda: self.model.deleted(queue, moves), queue=queue.name)
