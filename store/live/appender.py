@@ -187,7 +187,7 @@ class Appender:
 
         Returns:
             The record id of the first message in each journal, and the number appended. None was if a journal must
-            enter a new file, make room or compress, or record ids must be reserved, before so few.
+            make room or compress, or record ids must be reserved, before so few.
 
         Raises:
             ValueError: there are no such messages.
@@ -201,18 +201,20 @@ class Appender:
                 journal.gathered = journal.writer.unsynced
                 count = min(count, (journal.bound - journal.gathered) // largest)
             if count >= least and journal.compression is None:
-                count = journal.writer.taken_of_run(head_size, bodies, count)
+                count = journal.writer.admitted_of_run(head_size, bodies, count)
             if count < least or journal.compression is not None:
                 return [], 0
         bytes_appended = count * around + bodies.size(0, count)
         rids: list[int] = []
         for journal in journals:
-            rid = ids.next
+            rid, appended = ids.next, 0
             try:
-                appended = journal.writer.enqueue_run(rid, head, field, bodies, 0, count)
+                while appended < count:
+                    appended += journal.writer.enqueue_run(
+                        rid + appended, head, field, bodies, appended, count - appended
+                    )
             except MemoryError:
                 raise journal.out_of_memory() from None
-            assert appended == count
             ids.next = rid + count
             rids.append(rid)
             self._dirty[journal] = None

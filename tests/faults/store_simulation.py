@@ -1363,7 +1363,7 @@ class RunningLife(StoreLife):
 
     def deeds(self) -> list[tuple[Callable[[], object], int]]:
         """What may be done, with weights."""
-        return [*super().deeds(), (self.enqueue_run, 40), (self.enqueue_run_to_all, 10), (self.dequeue_run, 35)]
+        return [*super().deeds(), (self.enqueue_run, 60), (self.enqueue_run_to_all, 10), (self.dequeue_run, 35)]
 
     def _new_run(self) -> tuple[bytes, list[bytes], Bodies]:
         """The head of the messages of a new run, and their bodies, each by itself and together."""

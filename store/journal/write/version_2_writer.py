@@ -309,6 +309,22 @@ class Version2Writer:
             return 0
         return max(0, min(count, (self._enqueue_end - self.batch.position) // blocks, records.room // (blocks + 1)))
 
+    def admitted_of_run(self, head_size: int, bodies: Bodies, count: int) -> int:
+        """How many of the first `count` messages calls of `enqueue_run` append, one after the other, for sure.
+
+        They may go on in files after the current one: each call ends there, or appends the one message between two.
+        """
+        taken = self.taken_of_run(head_size, bodies, count)
+        if taken == count or self.failure is not None or self.batch.needs_restart:
+            return taken
+        space, records = self.space, self.records
+        largest = (head_size + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
+        if largest > MAX_BLOCKS:
+            return taken
+        free = space.free(self.batch.position) - space.reserve
+        fits = (free - space.draining_needs(records.messages, records.outcomes)) // (largest + space.flush)
+        return max(taken, min(count, fits, records.room // (largest + 1)))
+
     def _places(self, head_size: int, bodies: Bodies, first: int, count: int) -> array[int]:
         """The packed places of as many messages of a run as the fast path takes."""
         place = self.batch.position
