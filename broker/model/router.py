@@ -33,7 +33,7 @@ from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue, refusal
-from qstore.broker.model.run import MIN_RUN, MessageRun
+from qstore.broker.model.run import MIN_RUN, KeyedRun, MessageRun
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Portion, Resume, Tick
 
@@ -181,6 +181,22 @@ class Router:
         route.bytes += run.size(0, published)
         return published
 
+    def publish_keyed(self, run: KeyedRun, routes: Sequence[Route]) -> int:
+        """As `publish_run`, by the routes of its templates, all of which lead to the same queues, one or more."""
+        queue, one = routes[0].sole, routes[0]
+        if queue is None:
+            published = self._publish_run_to_all(run, one.queues)
+        else:
+            published = queue.publish_run(run)
+            self.is_run_stored = queue.stores(run.template)
+        if all(route is one for route in routes):
+            one.messages += published
+            one.bytes += run.size(0, published)
+        else:
+            for number in range(published):
+                routes[run.kinds[number]].count(run.size(number, 1))
+        return published
+
     @staticmethod
     def put_run(run: MessageRun, route: Route, queue: Queue) -> int:
         """As `publish_run`, by a route that `route_of_run` has found in this tick, which takes it."""
@@ -215,9 +231,9 @@ class Router:
         count = run.count
         if stored:
             assert self._store is not None
-            head, field = run.stored_head()
+            head, field, bodies = run.stored_form()
             found, count = self._store.append.enqueue_run_to_all(
-                [queue.journal for queue in stored], head, field, run.bodies, count, MIN_RUN
+                [queue.journal for queue in stored], head, field, bodies, count, MIN_RUN
             )
             if not count:
                 return 0

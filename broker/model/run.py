@@ -13,6 +13,8 @@ journal at once, and have one place on a queue (`RunEntry`), until something loo
 
 A message is a run of one; those that are read singly never become one. Either all messages of an entry were delivered
 before, or none was.
+
+Messages that a publisher sends with different routing keys are a run, too (`KeyedRun`), if all go to the same queues.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.entry import RUN, Entry
+from qstore.formats.kernels.bodies import Bodies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qstore.broker.model.message import Handling, Message
-    from qstore.formats.kernels.bodies import Bodies, SizeField
+    from qstore.formats.kernels.bodies import SizeField
 
 MIN_RUN: Final = 4
 """Messages from which on a run costs less than the single messages (`bench_runs`)."""
@@ -92,10 +97,13 @@ class MessageRun:
             return count * self._size
         return count * self._header_size + self.bodies.size(first, count)
 
-    def stored_head(self) -> tuple[bytes, SizeField | None]:
-        """The stored data before each body, and the field in them that gives its size; None if all are the same."""
+    def stored_form(self) -> tuple[bytes, SizeField | None, Bodies]:
+        """The stored data before each body, the field in them that gives its size, and the bodies.
+
+        No field if the data before the bodies are the same for all.
+        """
         head = self.template.stored_head(len(self.lead) + self.bodies.largest) + self.lead
-        return head, None if self.field is None else self.field.moved(len(head) - self._header_size)
+        return head, None if self.field is None else self.field.moved(len(head) - self._header_size), self.bodies
 
     def beginning(self, count: int) -> MessageRun:
         """The first `count` messages, in the same buffer."""
@@ -130,6 +138,66 @@ class MessageRun:
         field, lead = None if self.field is None else template.size_field, self.lead
         size = template.size - len(template.body) + len(lead)
         return MessageRun(template, self.bodies, field, size, lead, self._handlings)
+
+
+class KeyedRun(MessageRun):
+    """A run whose messages have equal headers, but several exchanges or routing keys.
+
+    They have one route, and consumers without a selector get them together. Queues that change messages, or number
+    them, do not take it (`Queue.takes_run`).
+
+    Args:
+        templates: for each exchange and routing key, the `template` of its messages; at most 256.
+        kinds: for each message, the number of its template.
+        bodies, field, header_size: as of `MessageRun`. There is a field.
+
+    Attributes:
+        templates, kinds: as above; `template` is the first of them.
+    """
+
+    __slots__ = ("kinds", "templates")
+
+    def __init__(
+        self, templates: Sequence[Message], kinds: bytes, bodies: Bodies, field: SizeField | None, header_size: int
+    ) -> None:
+        super().__init__(templates[0], bodies, field, header_size)
+        self.templates, self.kinds = templates, kinds
+
+    @property
+    def contents(self) -> Bodies | None:
+        """As `MessageRun.contents`: none."""
+        return None
+
+    def stored_form(self) -> tuple[bytes, SizeField | None, Bodies]:
+        """As `MessageRun.stored_form`: what is stored of each is the body of another run, in a buffer of its own."""
+        bodies, field, size, stored = self.bodies, self.field, -1, list[bytes]()
+        plain = [template.stored_head(bodies.largest) for template in self.templates]
+        heads = plain
+        for number in range(self.count):
+            body = bodies.body(number)
+            if field is not None and len(body) != size:  # most are as large as the one before
+                size = len(body)
+                heads = [field.moved(len(head) - self._header_size).set_in(head, size) for head in plain]
+            stored.append(heads[self.kinds[number]] + body)
+        return b"", None, Bodies.of(stored)
+
+    def beginning(self, count: int) -> MessageRun:
+        """As `MessageRun.beginning`."""
+        bodies = self.bodies.beginning(count)
+        return KeyedRun(self.templates, self.kinds[:count], bodies, self.field, self._header_size)
+
+    def part(self, first: int, count: int) -> MessageRun:
+        """As `MessageRun.part`."""
+        bodies = self.bodies.copy(first, count)
+        return KeyedRun(self.templates, self.kinds[first : first + count], bodies, self.field, self._header_size)
+
+    def message(self, number: int) -> Message:
+        """As `MessageRun.message`."""
+        return self.templates[self.kinds[number]].with_body(self.bodies.body(number), self.field)
+
+    def like(self, template: Message) -> MessageRun:
+        """Queues that change messages do not take it."""
+        raise NotImplementedError(f"a header for several routing keys: {template}")
 
 
 def read_run(first: Message, bodies: Bodies, number: int = 0) -> MessageRun:

@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from qstore.broker.model.queues.entry import ACQUIRED, HELD, Entry
-from qstore.broker.model.run import MessageRun, RunEntry
+from qstore.broker.model.run import KeyedRun, MessageRun, RunEntry
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
@@ -174,12 +174,12 @@ class SelectorCheck:
         return matches
 
     def admits_run(self, run: MessageRun, connection: Roomy) -> bool:
-        """Whether the messages of a run match, whose content no selector reads, be they redelivered or not.
+        """Whether all messages of a run match, whose content no selector reads, be they redelivered or not.
 
         The work for that takes from the room of the connection. A run that has not matched is not evaluated again.
         """
         template = run.template
-        if template is self._declined:
+        if template is self._declined or isinstance(run, KeyedRun):  # a selector may read the routing key
             return False
         for is_redelivered in (False, True):
             candidate = Candidate(template, is_redelivered=is_redelivered)

@@ -11,6 +11,7 @@ as that of a socket read. `bodies` says where the bodies are, and which fields g
     encode_dequeues    the records that remove messages with consecutive record ids
     read_records       the bodies in records of messages that differ only in them, as far as these are undamaged
     write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
+    write_mixed        likewise, of messages with several routing keys, each after the bytes that have its own
     extend_crc32c      the checksum of one message's bytes, for which a call of `formats.checksum` takes longer
 
 `plain` has these functions in Python, and `compiled` in Cython, with a header in C for CRC-32C. Where modules are
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         read_records,
         sort_messages,
         write_deliveries,
+        write_mixed,
     )
 else:
     try:
@@ -43,6 +45,7 @@ else:
             read_records,
             sort_messages,
             write_deliveries,
+            write_mixed,
         )
     except ImportError:
         from qstore.formats.checksum import extend_crc32c
@@ -55,6 +58,7 @@ else:
             read_records,
             sort_messages,
             write_deliveries,
+            write_mixed,
         )
 
 IS_COMPILED: Final = find_run.__module__.endswith("compiled")
@@ -71,4 +75,5 @@ __all__ = [
     "read_records",
     "sort_messages",
     "write_deliveries",
+    "write_mixed",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 _START: Final = struct.Struct("=I")
@@ -73,6 +74,13 @@ class Bodies:
         self.smallest, self.largest = smallest, largest
         self.count = len(starts) // START_SIZE - 1
         self.is_even = smallest == largest
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes]) -> Bodies:
+        """These, one or more, in one buffer, each followed by a byte."""
+        sizes = list(map(len, bodies))
+        starts = array("I", accumulate([size + 1 for size in sizes], initial=0))
+        return cls(b"\0".join([*bodies, b""]), 0, starts.tobytes(), 1, min(sizes), max(sizes))
 
     def start(self, number: int) -> int:
         """Where a body begins, by number from 0, from `at` on."""

@@ -665,6 +665,74 @@ def write_deliveries(
     return deliveries
 
 
+cdef struct Template:
+    const uint8_t* begin
+    Py_ssize_t size
+
+
+def write_mixed(
+    templates not None,
+    bytes kinds not None,
+    Py_ssize_t tag_at,
+    first_tag,
+    tuple fields not None,
+    bytes data not None,
+    Py_ssize_t at,
+    bytes starts not None,
+    Py_ssize_t gap,
+    Py_ssize_t first,
+    Py_ssize_t count,
+    bytes tail not None,
+):
+    cdef Py_ssize_t template_count = len(templates), tail_size = len(tail), number, size, shift
+    cdef const uint32_t* begins = starts_of(starts, first, count)
+    cdef int64_t total = -1 if begins == NULL else size_of_bodies(begins, len(data), at, gap, count)
+    cdef const uint8_t* kind = bytes_of(kinds)
+    cdef Fields known
+    cdef Template each[256]
+    cdef bytes template
+    cdef bint is_plain = total >= 0 and 0 < template_count <= 256 and len(kinds) >= first + count and tag_at >= 0
+    for number in range(template_count if is_plain else 0):
+        template = templates[number]
+        each[number].begin, each[number].size = bytes_of(template), len(template)
+        if tag_at > each[number].size - TAG_BYTES or each[number].size < TAG_BYTES:
+            is_plain = False
+    if is_plain:
+        is_plain = read_fields(&known, fields, each[0].size)
+    for number in range(template_count if is_plain and known.count else 0):
+        if known.at[0] + each[number].size - each[0].size < 0:
+            is_plain = False
+    for number in range(first, first + count if is_plain else first):
+        if kind[number] >= template_count:
+            is_plain = False
+    if not is_plain or not 0 <= first_tag <= <uint64_t>UINT64_MAX - <uint64_t>count:
+        return _plain.write_mixed(
+            templates, kinds, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail
+        )
+    cdef uint64_t tag = first_tag
+    for number in range(count):
+        size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+        if known.count and not fits(&known, size):
+            raise OverflowError(f"no size field for {size} bytes")
+        total += each[kind[first + number]].size + tail_size
+    cdef bytes deliveries = new_bytes(total, 1)
+    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(deliveries)
+    cdef const uint8_t* tails = bytes_of(tail)
+    for number in range(count):
+        shift = each[kind[first + number]].size
+        memcpy(to, each[kind[first + number]].begin, shift)
+        size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+        set_fields(&known, to + shift - each[0].size, size)
+        store_be64(to + tag_at, tag)
+        tag += 1
+        to += shift
+        memcpy(to, bytes_of(data) + at + begins[number], size)
+        to += size
+        memcpy(to, tails, tail_size)
+        to += tail_size
+    return deliveries
+
+
 cdef inline bytes new_bytes(Py_ssize_t size, Py_ssize_t count):
     """Bytes to be filled: `count` times `size` of them."""
     if count and size > PY_SSIZE_T_MAX // count:

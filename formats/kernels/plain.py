@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import sub
@@ -512,6 +513,66 @@ def write_deliveries(
     pieces[2::4] = [after] * count
     pieces[3::4] = bodies
     pieces.append(tail)
+    return b"".join(pieces)
+
+
+def write_mixed(
+    templates: Sequence[bytes],
+    kinds: bytes,
+    tag_at: int,
+    first_tag: int,
+    fields: tuple[SizeField, ...],
+    data: bytes,
+    at: int,
+    starts: bytes,
+    gap: int,
+    first: int,
+    count: int,
+    tail: bytes,
+) -> bytes:
+    """As `write_deliveries`, but each message has one of several templates.
+
+    Args:
+        templates: the bytes before each body; at least one.
+        kinds: for each message of the run, the number of its template.
+        tag_at: as there. All templates have a number.
+        first_tag: as there.
+        fields: those of the first template. In the others they are as far from the end.
+        data: as there, like all that follow.
+        at: where the starts count from.
+        starts: where the bodies begin.
+        gap: bytes between two of them.
+        first: the number of the first of them.
+        count: their number.
+        tail: the bytes after each body.
+
+    Raises:
+        ValueError: likewise; or a message has no template.
+        OverflowError: likewise.
+    """
+    bodies = _bodies(data, at, starts, gap, first, count)
+    if not templates or len(kinds) < first + count or max(kinds[first : first + count], default=0) >= len(templates):
+        raise ValueError(f"{len(templates)} templates for {count} messages from number {first} on")
+    shortest = min(map(len, templates))
+    if not 0 <= tag_at <= shortest - _TAG.size:
+        raise ValueError(f"no number of 8 bytes at {tag_at} of {shortest} bytes")
+    if not 0 <= first_tag <= _MAX_U64 - count:
+        raise OverflowError(f"no numbers of 64 bits: {count} from {first_tag} on")
+    moved = [tuple([field.moved(len(each) - len(templates[0])) for field in fields]) for each in templates]
+    for each, template in zip(moved, templates, strict=True):
+        _check_fields(each, template)
+    begin, end, tag, size, pieces = tag_at, tag_at + _TAG.size, first_tag, -1, list[bytes]()
+    parts: list[tuple[bytes, bytes]] = []  # of each template, before and after the number
+    for kind, body in zip(kinds[first : first + count], bodies, strict=True):
+        if not parts or (fields and len(body) != size):  # most are as large as the one before
+            size = len(body)
+            sized = [_sized(template, each, size) for template, each in zip(templates, moved, strict=True)]
+            if None in sized:
+                raise OverflowError(f"no size field for {size} bytes")
+            parts = [(template[:begin], template[end:]) for template in sized if template is not None]
+        before, after = parts[kind]
+        pieces += (before, _TAG.pack(tag), after, body, tail)
+        tag += 1
     return b"".join(pieces)
 
 

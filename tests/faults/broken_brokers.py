@@ -60,7 +60,7 @@ _sound_dequeue_run = Queue.dequeue_run
 _sound_hold = Fifo.hold
 _sound_unfold_run = Fifo.unfold_run
 _sound_skip = RunEntry.skip
-_sound_stored_head = MessageRun.stored_head
+_sound_stored_form = MessageRun.stored_form
 _sound_dequeue = Queue.dequeue
 _sound_when_synced = MessageStore.when_synced
 _sound_lower = Barriers.lower
@@ -401,10 +401,10 @@ def _skip_without_records(self: RunEntry, count: int) -> None:
     self.rid = rid
 
 
-def _head_without_size(self: MessageRun) -> tuple[bytes, SizeField | None]:
+def _form_without_size(self: MessageRun) -> tuple[bytes, SizeField | None, Bodies]:
     """The stored header of each message of a run gives the size of another's body."""
-    head, _ = _sound_stored_head(self)
-    return head, None
+    head, _, bodies = _sound_stored_form(self)
+    return head, None, bodies
 
 
 def _run_not_held(_self: CompletionLedger, _first: int, _last: int) -> None:
@@ -423,7 +423,7 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "a message lost between two slices": partial(patch.object, Fifo, "hold", _hold_and_lose_one),
     "record ids of what has gone": partial(patch.object, RunEntry, "skip", _skip_without_records),
     "completed before the sync": partial(patch.object, CompletionLedger, "hold_run", _run_not_held),
-    "headers with the size of another body": partial(patch.object, MessageRun, "stored_head", _head_without_size),
+    "headers with the size of another body": partial(patch.object, MessageRun, "stored_form", _form_without_size),
     "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
 }
 """The same where runs are concerned."""

@@ -275,6 +275,8 @@ class BrokerLife:
         addresses = [(exchange, key)]
         if self._is_mixed:
             addresses = [(None, name) for name in _WITH_RUNS if name in self.model.queues]
+            if self.rng.random() < 0.3:  # with several keys to the same queues
+                addresses = [(self.model.exchanges[NEWS], key) for key in ("", "a", "another")]
         for number in range(self.rng.choice((3, 8, 15, 30)) * len(addresses)):
             exchange, key = addresses[number % len(addresses)]
             message = self.model.publish(

@@ -386,6 +386,34 @@ def test_deliveries_of_a_run_differ_in_numbers_size_and_body(
 
 
 @each_form
+@given(
+    run=_runs(), templates=st.lists(st.binary(min_size=28, max_size=44), min_size=1, max_size=4), fields=_FIELDS,
+    first_tag=_RIDS, tail=st.binary(max_size=9), data=st.data(),
+)  # fmt: skip
+def test_mixed_deliveries_are_those_of_each_message_with_its_template(
+    kernels: Any, run: tuple[list[bytes], Bodies, int], templates: list[bytes], fields: tuple[SizeField, ...],
+    first_tag: int, tail: bytes, data: st.DataObject,
+) -> None:  # fmt: skip
+    bodies, columns, first = run
+    tag_at = min(map(len, templates)) - 8
+    shift = len(templates[0]) - min(map(len, templates))
+    fields = tuple([field.moved(shift) for field in fields])
+    kinds = bytes(first) + bytes(
+        data.draw(st.lists(st.integers(0, len(templates) - 1), min_size=len(bodies), max_size=len(bodies)))
+    )
+    wanted = b"".join(
+        kernels.write_deliveries(
+            templates[kinds[first + number]], tag_at, first_tag + number,
+            tuple([field.moved(len(templates[kinds[first + number]]) - len(templates[0])) for field in fields]),
+            *_columns(columns, first + number, 1), tail,
+        )
+        for number in range(len(bodies))
+    )  # fmt: skip
+    arguments = (*_columns(columns, first, len(bodies)), tail)
+    assert kernels.write_mixed(templates, kinds, tag_at, first_tag, fields, *arguments) == wanted
+
+
+@each_form
 @pytest.mark.parametrize("first", [0, 1, 7])
 @pytest.mark.parametrize("other", [None, 0, 1, 31, 32, 39])
 def test_one_body_of_another_size_among_many_is_found_and_delivered(
@@ -428,7 +456,7 @@ def test_the_bodies_of_several_runs_are_joined_in_order(several: list[list[bytes
 KERNELS: Final = (
     picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.read_records,
     picked.find_run, picked.sort_messages, picked.place_records, picked.encode_records, picked.encode_dequeues,
-    picked.write_deliveries,
+    picked.write_deliveries, picked.write_mixed,
 )  # fmt: skip
 
 
@@ -565,6 +593,13 @@ def test_bodies_outside_of_the_buffer_are_neither_written_nor_delivered(
     delivered = _same("write_deliveries", b"head", -1, 0, (), *run, b"tail")
     assert (delivered is not None) == is_run
     _same("write_deliveries", b"head" * 4, -1, 0, fields, *run, b"tail")
+    for templates in ([b"head" * 4], [b"head" * 4, b"longer" * 4, b"shorter?"], []):
+        kinds = bytes(max(0, min(first + count, 20))) if templates else b""
+        mixed = _same("write_mixed", templates, kinds, 0, 0, (), *run, b"tail")
+        assert (mixed is not None) == (is_run and bool(templates))
+        _same("write_mixed", templates, kinds, 0, 0, fields, *run, b"tail")
+        _same("write_mixed", templates, kinds[1:] + b"\1", 1, rid, fields, *run, b"tail")
+        _same("write_mixed", templates, b"\2" * len(kinds), rid, 0, fields, *run, b"tail")
     for field in fields:
         _same("encode_records", 1, 1, 1, b"head" * 4, field, *run, bytes(8))
 

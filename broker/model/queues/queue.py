@@ -79,7 +79,7 @@ from qstore.broker.model.queues.flow_control import DepthWatch
 from qstore.broker.model.queues.last_value import LastValues
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
-from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
+from qstore.broker.model.run import MIN_RUN, KeyedRun, MessageRun, RunEntry
 from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
@@ -362,6 +362,7 @@ class Queue:
         watch, size = self.watch, run.size(0, run.count)
         return (
             self.takes_runs
+            and (self.eligibility is None or not isinstance(run, KeyedRun))
             and (self.residency is None or run.largest <= self.residency.staging)
             and self.messages_enqueued + run.count <= watch.count_mark
             and self.bytes_enqueued + size <= watch.bytes_mark
@@ -371,12 +372,12 @@ class Queue:
     def _store_run(self, run: MessageRun) -> int:
         assert self._append is not None
         assert self.store is not None
-        head, field = run.stored_head()
+        head, field, bodies = run.stored_form()
         appended = 0
         while appended < run.count:
             left = run.count - appended
             try:
-                rid, count = self._append.enqueue_run(self.journal, head, field, run.bodies, appended, left)
+                rid, count = self._append.enqueue_run(self.journal, head, field, bodies, appended, left)
             except self.store.errors:
                 break  # those that are left are published singly, and refused
             if count < MIN_RUN:

@@ -47,7 +47,7 @@ from qstore.broker.model.queues.entry import ACQUIRED, GONE, HELD, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream_log import Part, Segment, StreamCache, StreamLog
 from qstore.broker.model.residency.sources import JournalSource
-from qstore.broker.model.run import MAX_BODY, MIN_RUN, MessageRun, RunEntry
+from qstore.broker.model.run import MAX_BODY, MIN_RUN, KeyedRun, MessageRun, RunEntry
 from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.values import EMPTY_MAP, STR16, Family, TypedArray, TypedMap, TypedValue, is_utf8
 
@@ -432,6 +432,10 @@ class Stream(Queue):
         if self.messages_enqueued > watch.count_mark or self.bytes_enqueued > watch.bytes_mark:
             watch.risen(self, entry)
         return True
+
+    def takes_run(self, run: MessageRun) -> bool:
+        """As `Queue.takes_run`: its log has runs of one routing key."""
+        return not isinstance(run, KeyedRun) and super().takes_run(run)
 
     def put_run(self, run: MessageRun) -> int:
         """As `Queue.put_run`."""

@@ -72,7 +72,7 @@ class MethodReceiver(CommandReceiver, Protocol):
     def acknowledged_up_to(self, channel: int, tags: list[int]) -> int:
         """As `frame`, for basic.ack with `multiple` and each of these ascending tags. Returns how many were taken."""
 
-    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> bool:
+    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> int:
         """Messages were received that differ only in their basic.publish and their bodies, sorted by the former.
 
         Args:
@@ -82,7 +82,7 @@ class MethodReceiver(CommandReceiver, Protocol):
             count: number of messages in all.
 
         Returns:
-            Whether they were taken; if not, they are passed on one by one.
+            How many of them were taken, in the order in which they came; if it is 0, they are passed on one by one.
         """
 
 
@@ -296,18 +296,14 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         channel, self._mixed = mixed.channel, None
         if self.is_paused or channel in self._dropping or channel in self._partial:
             return at
-        following, count, kinds = sort_messages(
-            data, at, end, mixed.lead, _PUBLISH_SIZE_FIELD, mixed.prefix, mixed.fields, FRAME_END,
-            min(MAX_BODY, self.max_frame - OVERHEAD, self.max_body), MAX_MIXED,
-        )  # fmt: skip
-        if count >= MIN_RUN and len(kinds) > 1:
-            runs = [
-                MixedRun(PUBLISH + kind, Bodies(bodies, 0, starts, 1, smallest, largest), numbers)
-                for kind, bodies, starts, smallest, largest, numbers in kinds
-            ]
-            if self._receiver.mixed_runs(channel, mixed.header, runs, count):
-                self.frames += 3 * count
-                self.messages += count
+        following, count, runs = self._sorted(data, at, end, mixed, MAX_MIXED)
+        if count >= MIN_RUN and len(runs) > 1:
+            taken = self._receiver.mixed_runs(channel, mixed.header, runs, count)
+            if taken:
+                if taken < count:
+                    following, _, runs = self._sorted(data, at, end, mixed, taken)
+                self.frames += 3 * taken
+                self.messages += taken
                 for run in runs:
                     self.sizes.add_run(run.bodies, run.bodies.count)
                 self._last_tried = 0
@@ -316,6 +312,18 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
                 return following
         self._single = self._last_tried = min(2 * self._last_tried + 1, _MAX_SINGLE)
         return at
+
+    def _sorted(self, data: bytes, at: int, end: int, mixed: _Mixed, most: int) -> tuple[int, int, list[MixedRun]]:
+        """Messages that begin at a position, sorted by basic.publish: where they end, their number, and the runs."""
+        following, count, kinds = sort_messages(
+            data, at, end, mixed.lead, _PUBLISH_SIZE_FIELD, mixed.prefix, mixed.fields, FRAME_END,
+            min(MAX_BODY, self.max_frame - OVERHEAD, self.max_body), most,
+        )  # fmt: skip
+        runs = [
+            MixedRun(PUBLISH + kind, Bodies(bodies, 0, starts, 1, smallest, largest), numbers)
+            for kind, bodies, starts, smallest, largest, numbers in kinds
+        ]
+        return following, count, runs
 
     # ---- single frames ----
 

@@ -785,7 +785,7 @@ class ClientConnection(Connection):
         """As `CommandReceiver.run_of`: a client takes single messages."""
         return 0
 
-    def mixed_runs(self, _channel: int, _header: bytes, _runs: list[MixedRun], _count: int) -> bool:
+    def mixed_runs(self, _channel: int, _header: bytes, _runs: list[MixedRun], _count: int) -> int:
         """As `MethodReceiver.mixed_runs`: likewise."""
         return False
 

@@ -442,13 +442,13 @@ class ServerConnection(BrokerConnection):
             self.gathering.put()
         return publish_run(found, payload, header, bodies, field)
 
-    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> bool:
+    def mixed_runs(self, channel: int, header: bytes, runs: list[MixedRun], count: int) -> int:
         """As `MethodReceiver.mixed_runs`."""
         if self.gathering is not None:
             self.gathering.put()
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
-            return False
+            return 0
         return publish_mixed(found, header, runs, count)
 
     def begins(self, channel: int) -> bool:

@@ -21,7 +21,7 @@ from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAK
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.stream import Stream, StreamRun
-from qstore.broker.model.run import MessageRun, RunEntry
+from qstore.broker.model.run import KeyedRun, MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic, run_as_basic
 from qstore.broker.protocols.consumer import FramedConsumer, HeldRun, SelectorCheck, with_numbers
@@ -30,7 +30,7 @@ from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERS
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
-from qstore.formats.kernels import write_deliveries
+from qstore.formats.kernels import write_deliveries, write_mixed
 from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -225,16 +225,26 @@ class BasicConsumer(FramedConsumer):
         fields: tuple[SizeField, ...] = ()
         body_head = self._body_heads.get(bodies.largest) or self.make_body_head(bodies.largest)
         first = channel.last_tag + 1
-        before = b"".join((start, _MARKED_NO_TAG if run.is_redelivered else _NO_TAG, routed, header_head))
+        no_tag = _MARKED_NO_TAG if run.is_redelivered else _NO_TAG
+        before = b"".join((start, no_tag, routed, header_head))
         frames = b"".join((before, header, body_head))
         if field is not None:
             fields = (field.moved(len(before)), SizeField(len(frames) - 4, 4))
-        connection.output.append(
-            write_deliveries(
-                frames, len(start), first, fields, bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
-                _END,
-            )
-        )  # fmt: skip
+        if isinstance(messages, KeyedRun):
+            templates = self._templates_of(messages, no_tag, header_head + header + body_head)
+            connection.output.append(
+                write_mixed(
+                    templates, messages.kinds, len(start), first, fields, bodies.data, bodies.at, bodies.starts,
+                    bodies.gap, run.first, count, _END,
+                )
+            )  # fmt: skip
+        else:
+            connection.output.append(
+                write_deliveries(
+                    frames, len(start), first, fields, bodies.data, bodies.at, bodies.starts, bodies.gap, run.first,
+                    count, _END,
+                )
+            )  # fmt: skip
         channel.last_tag += count
         connection.frames_sent += 3 * count
         connection.messages_sent += count
@@ -250,6 +260,16 @@ class BasicConsumer(FramedConsumer):
             if self.credit <= 0 or channel.credit <= 0:
                 return TAKEN_LAST
         return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
+
+    def _templates_of(self, run: KeyedRun, no_tag: bytes, after: bytes) -> list[bytes]:
+        """The bytes before the bodies of messages with each exchange and routing key, between these bytes."""
+        templates: list[bytes] = []
+        for message in run.templates:
+            assert isinstance(message, BasicMessage)
+            routed = message.routed
+            start = self._starts.get(len(routed)) or self._make_start(len(routed))
+            templates.append(b"".join((start, no_tag, routed, after)))
+        return templates
 
     def _make_start(self, length: int) -> bytes:
         """The frame header of the method, and its beginning."""

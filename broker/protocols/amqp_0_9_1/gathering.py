@@ -13,8 +13,11 @@ connection, other than acknowledgements of deliveries, has to wait for them, so 
 (`put`). Messages of a publisher without confirms are put on their queues at once, as it may have another one look for
 them; likewise where few messages come together for each queue.
 
-Each run goes to a queue of its own, so that messages keep their order there. Confirms count messages in the order in
-which they arrived: all of a batch wait for the records of all.
+If the messages of one read all go to the same queues, as from a fanout exchange, they are put on these at once, as one
+run with several routing keys (`model.run.KeyedRun`).
+
+Otherwise each run goes to a queue of its own, so that messages keep their order there. Confirms count messages in the
+order in which they arrived: all of a batch wait for the records of all.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.exchanges.route import Route
 from qstore.broker.model.router import Router
-from qstore.broker.model.run import MAX_RUN, MIN_RUN, MessageRun
+from qstore.broker.model.run import MAX_RUN, MIN_RUN, KeyedRun, MessageRun
 from qstore.broker.protocols.amqp_0_9_1.assembly import MixedRun
 from qstore.broker.protocols.amqp_0_9_1.message import SIZE_FIELD, BasicMessage
 from qstore.broker.protocols.amqp_0_9_1.publishing import Target, publish_numbered
@@ -37,6 +40,8 @@ from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qstore.broker.model.message import Handling
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.tick import Tick
@@ -56,7 +61,7 @@ MAX_GATHERED: Final = 4 << 20
 """Bytes of bodies that are gathered before they are put on their queues."""
 
 
-def publish_mixed(channel: Channel, header: bytes, runs: list[MixedRun], count: int) -> bool:
+def publish_mixed(channel: Channel, header: bytes, runs: list[MixedRun], count: int) -> int:
     """Publish messages that differ only in their basic.publish and their bodies, by the end of this tick.
 
     Args:
@@ -66,34 +71,29 @@ def publish_mixed(channel: Channel, header: bytes, runs: list[MixedRun], count: 
         count: their number in all.
 
     Returns:
-        Whether they were taken; if not, none was. Those that cannot be put on their queues together are published
-        singly.
+        How many of them were taken, from the first on. Of those that are, they are published singly that cannot be put
+        on their queues together.
     """
-    broker, confirms, publishing = channel.broker, channel.confirms, channel.connection.publishing
+    confirms, publishing = channel.confirms, channel.connection.publishing
     gathering = channel.connection.shared_gathering
     base = publishing.base_of(header, SIZE_FIELD)
     if base is None or channel.transaction is not None or channel.rate is not None:
-        return False
+        return 0
+    parts = _routed(channel, base, runs)
+    if not parts:
+        return 0
+    queues = parts[0].route.queues
+    if all(part.route.queues == queues for part in parts):
+        return _publish_keyed(channel, base, parts, queues)
     is_gathered = confirms is not None and gathering.is_worthwhile()
     if not is_gathered and count < _MIN_ALIKE * len(runs):
-        return False
-    parts: list[Part] = []
-    queues: set[Queue] = set()
-    for mixed in runs:
-        target = publishing.targets.get(mixed.payload)
-        exchange = None if target is None else channel.virtual_host.exchanges.get(target.exchange)
-        if target is None or exchange is None or exchange.is_internal:
-            return False
-        if publishing.has_rare and not publishing.covers(addressed(base, target)):
-            return False
-        route = exchange.routes.get(target.routing_key) if exchange.routes_by_key else None
-        if route is None:
-            route = broker.router.route_of_run(addressed(base, target), exchange)
-        queue = None if route is None else route.sole
-        if route is None or queue is None or queue in queues or queue.eligibility is not None or not queue.takes_runs:
-            return False
-        queues.add(queue)
-        parts.append(Part(target, route, mixed))
+        return 0
+    seen: set[Queue] = set()
+    for part in parts:
+        queue = part.route.sole
+        if queue is None or queue in seen or queue.eligibility is not None or not queue.takes_runs:
+            return 0
+        seen.add(queue)
     first = 0
     if confirms is not None:
         first = confirms.published + 1
@@ -101,7 +101,49 @@ def publish_mixed(channel: Channel, header: bytes, runs: list[MixedRun], count: 
     gathering.add(Batch(channel, base, first, count, parts))
     if not is_gathered:
         gathering.put(is_trial=False)
-    return True
+    return count
+
+
+def _routed(channel: Channel, base: BasicMessage, runs: list[MixedRun]) -> list[Part]:
+    """The messages with where they go; none if some have to be routed, or checked, by themselves."""
+    publishing, parts = channel.connection.publishing, list[Part]()
+    for mixed in runs:
+        target = publishing.targets.get(mixed.payload)
+        exchange = None if target is None else channel.virtual_host.exchanges.get(target.exchange)
+        if target is None or exchange is None or exchange.is_internal:
+            return []
+        if publishing.has_rare and not publishing.covers(addressed(base, target)):
+            return []
+        route = exchange.routes.get(target.routing_key) if exchange.routes_by_key else None
+        if route is None:
+            route = channel.broker.router.route_of_run(addressed(base, target), exchange)
+        if route is None:
+            return []
+        parts.append(Part(target, route, mixed))
+    return parts
+
+
+def _publish_keyed(channel: Channel, base: BasicMessage, parts: list[Part], queues: Sequence[Queue]) -> int:
+    """Publish messages, all of which go to the same queues. Returns how many, from the first on."""
+    router, confirms = channel.broker.router, channel.confirms
+    if not queues or any(queue.eligibility is not None for queue in queues):
+        return 0
+    count = sum(part.mixed.bodies.count for part in parts)
+    bodies, kinds = [b""] * count, bytearray(count)
+    for kind, part in enumerate(parts):
+        of_kind = part.mixed.bodies
+        for index, number in enumerate(memoryview(part.mixed.numbers).cast("I")):
+            bodies[number], kinds[number] = of_kind.body(index), kind
+    templates = [addressed(base, part.target) for part in parts]
+    run = KeyedRun(templates, bytes(kinds), Bodies.of(bodies), SIZE_FIELD, len(base.header))
+    published = router.publish_keyed(run, [part.route for part in parts])
+    if confirms is not None and published:
+        first = confirms.published + 1
+        confirms.published += published
+        channel.broker.tick.workers[channel] = None
+        if router.is_run_stored:
+            confirms.ledger.hold_run(first, confirms.published)
+    return published
 
 
 class Part(NamedTuple):

@@ -48,7 +48,7 @@ from qstore.broker.model.message import (
     pieces_of,
 )
 from qstore.broker.model.queues.stream_log import OFFSET
-from qstore.broker.model.run import MessageRun
+from qstore.broker.model.run import KeyedRun, MessageRun
 from qstore.broker.model.schedule import MAX_TIME
 from qstore.broker.protocols.amqp_1_0.addresses import NodeKind, reply_text, strict_node, without_url
 from qstore.broker.protocols.amqp_1_0.deaths import ANNOTATIONS, DEATHS, annotation_of, header_of, is_deaths
@@ -663,6 +663,8 @@ def run_as_sections(run: MessageRun) -> tuple[SectionMessage, bytes] | None:
     template = run.template
     if isinstance(template, SectionMessage):
         return template, run.lead
+    if isinstance(run, KeyedRun):
+        return None
     converted = template_as_sections(template)
     return None if converted is None else (converted, data_section(run.bodies.largest))
 

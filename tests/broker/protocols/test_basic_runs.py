@@ -26,6 +26,7 @@ from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_ack
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import INT32, STR16, TypedMap, TypedValue
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.read_together import QUEUES, Script, Side, assert_alike, bodies, runs_on
 from tests.support.bodies import joined
@@ -588,10 +589,10 @@ class MixedSide(BasicSide):
         super().__init__(reads_together=reads_together, most_of_run=most_of_run)
         self.world.durable_queue("e")
 
-    def publish_in_turns(self, keys: list[str], sizes: list[bytes], properties: Properties) -> None:
+    def publish_in_turns(self, keys: list[str], sizes: list[bytes], properties: Properties, exchange: str = "") -> None:
         self.send(
             [
-                self.client.message(keys[number % len(keys)], body, properties, exchange="")
+                self.client.message(keys[number % len(keys)], body, properties, exchange=exchange)
                 for number, body in enumerate(sizes)
             ]
         )
@@ -637,8 +638,8 @@ class MixedScript(BasicScript):
         self.client.sync()
         super().page_out()
 
-    def publish_in_turns(self, keys: list[str], count: int, spread: int, properties: Properties) -> None:
-        self.side.publish_in_turns(keys, bodies(count, 4, self.published, spread), properties)
+    def publish_in_turns(self, keys: list[str], count: int, spread: int, properties: Properties, exchange: str) -> None:
+        self.side.publish_in_turns(keys, bodies(count, 4, self.published, spread), properties, exchange)
         self.published += count
 
 
@@ -652,6 +653,7 @@ class MixedScript(BasicScript):
                 st.integers(1, 60),
                 st.sampled_from((0, 0, 50)),
                 st.sampled_from((PERSISTENT, PERSISTENT, TRANSIENT)),
+                st.sampled_from(("", "", "amq.fanout")),
             ),
         ),
         max_size=20,
@@ -698,7 +700,7 @@ def test_few_messages_for_each_of_several_queues_are_sorted_and_single_there(
     mixed: MixedSide, properties: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "_MIN_ALIKE", 2)
-    taken: list[bool] = []
+    taken: list[int] = []
     sort = ServerConnection.mixed_runs
     monkeypatch.setattr(ServerConnection, "mixed_runs", lambda *arguments: taken.append(sort(*arguments)) or taken[-1])
     for key in (*KEYS, KEYS[0]):
@@ -707,12 +709,94 @@ def test_few_messages_for_each_of_several_queues_are_sorted_and_single_there(
     sent = bodies(11)
     mixed.publish_in_turns(list(KEYS), sent, properties)
     mixed.rest()
-    assert taken == [True]
+    assert taken == [8]
     for number, key in enumerate(KEYS):
         assert not runs_on(mixed.queue(key))
         own = sent[number::3]
         assert [body for _, body, *_ in mixed.messages(key)][-len(own) :] == own
     assert mixed.confirmed()[15] is True
+
+
+def delivered(mixed: MixedSide, channel: int) -> list[tuple[int, str, bytes]]:
+    """Delivery tag, routing key and body of what the consumers of a channel got."""
+    return [
+        (each.values["delivery_tag"], each.values["routing_key"], each.body)
+        for each in mixed.client.received
+        if each.name == "basic.deliver" and each.channel == channel
+    ]
+
+
+@pytest.mark.parametrize("spread", [0, 50])
+@pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
+def test_messages_with_several_keys_for_the_same_queues_are_a_run_on_each(
+    mixed: MixedSide, properties: Properties, spread: int
+) -> None:
+    keys = ["one", "another", "third"]
+    mixed.publish_in_turns(keys, bodies(4), properties, "amq.fanout")
+    sent = bodies(60, 4, 0, spread)
+    mixed.publish_in_turns(keys, sent, properties, "amq.fanout")
+    mixed.rest()
+    for queue in QUEUES:
+        assert max(count for state, count in runs_on(mixed.queue(queue)) if state == RUN) >= 50
+    assert set(mixed.confirmed()) == set(range(1, 65))
+    for channel, queue in enumerate(QUEUES, 3):
+        mixed.client.call("channel.open", channel)
+        mixed.client.method("basic.consume", channel, queue=queue, consumer_tag=queue, no_ack=False)
+        mixed.rest()
+        wanted = [keys[number % 3] for number in (*range(4), *range(60))]
+        assert delivered(mixed, channel) == list(zip(range(1, 65), wanted, [*bodies(4), *sent], strict=True))
+        assert max(count for state, count in runs_on(mixed.queue(queue)) if state == HELD) >= 50
+        mixed.client.method("basic.nack", channel, delivery_tag=20, multiple=True, requeue=True)
+        mixed.rest()
+        assert delivered(mixed, channel)[64:] == [
+            (number + 64, key, body) for number, key, body in delivered(mixed, channel)[:20]
+        ]
+        mixed.client.method("basic.ack", channel, delivery_tag=0, multiple=True)
+        mixed.rest()
+        assert mixed.queue(queue).is_empty
+
+
+@replaces
+def test_as_many_messages_with_several_keys_are_taken_at_once_as_take_a_turn(
+    mixed: MixedSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    sort = ServerConnection.mixed_runs
+    monkeypatch.setattr(ServerConnection, "mixed_runs", lambda *arguments: taken.append(sort(*arguments)) or taken[-1])
+    monkeypatch.setattr(router, "MAX_RUN_COPIES", 20)
+    mixed.publish_in_turns(["a", "b"], bodies(4), PERSISTENT, "amq.fanout")
+    sent = bodies(45)
+    mixed.publish_in_turns(["a", "b"], sent, PERSISTENT, "amq.fanout")
+    mixed.rest()
+    assert set(taken) == {10}
+    for queue in QUEUES:
+        assert [body for _, body, *_ in mixed.messages(queue)] == [*bodies(4), *sent]
+    assert set(mixed.confirmed()) == set(range(1, 50))
+
+
+def test_a_queue_that_changes_messages_gets_those_with_several_keys_singly(mixed: MixedSide) -> None:
+    mixed.client.call(
+        "queue.declare", queue="short", arguments=TypedMap((("x-message-ttl", TypedValue(INT32, 60_000)),))
+    )
+    mixed.client.call("queue.bind", queue="short", exchange="amq.fanout")
+    sent = bodies(40)
+    mixed.publish_in_turns(["a", "b"], sent, PERSISTENT, "amq.fanout")
+    mixed.rest()
+    assert not runs_on(mixed.queue("short"))
+    for queue in (*QUEUES, "short"):
+        assert [body for _, body, *_ in mixed.messages(queue)] == sent
+
+
+@pytest.mark.parametrize("selector", ["amqp.subject = 'a'", "JMSType = 'a'"])
+def test_a_selector_of_the_key_chooses_among_messages_with_several_keys(mixed: MixedSide, selector: str) -> None:
+    sent = bodies(40)
+    mixed.publish_in_turns(["a", "b"], sent, TRANSIENT, "amq.fanout")
+    mixed.rest()
+    assert runs_on(mixed.queue("t"))
+    arguments = TypedMap((("x-apache-selector", TypedValue(STR16, selector)),))
+    mixed.client.method("basic.consume", 1, queue="t", consumer_tag="t", arguments=arguments)
+    mixed.rest()
+    assert [(key, body) for _, key, body in delivered(mixed, 1)] == [("a", body) for body in sent[::2]]
 
 
 def test_sorted_messages_are_confirmed_when_all_are_on_the_disk(mixed: MixedSide) -> None:

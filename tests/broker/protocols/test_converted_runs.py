@@ -177,7 +177,7 @@ def filled(parts: list[tuple[str, int, int, str, dict[str, Any]]], *, in_runs: b
         queue = queue_of(world)
         for part in list(queue.order.parts()):
             if isinstance(part, RunEntry):
-                queue.unfold_run(part)
+                queue.order.unfold_run(part)
     return world
 
 
@@ -206,6 +206,34 @@ _PARTS = st.lists(
     ),
     min_size=1, max_size=4,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", [0, 5])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_gets_messages_with_several_routing_keys_as_if_each_was_by_itself(protocol: str, spread: int) -> None:
+    sent = []
+    for in_runs in (True, False):
+        world = World()
+        world.durable_queue("q")
+        client = BasicClient(world).open()
+        client.call("queue.bind", queue="q", exchange="amq.fanout")
+        bodies = [bytes([number]) * (9 + number % (spread + 1)) for number in range(40)]
+        frames = [
+            client.message("key" * (1 + number % 3), body, Properties(delivery_mode=2), exchange="amq.fanout")
+            for number, body in enumerate(bodies)
+        ]
+        client.send(b"".join(frames))
+        rest(world)
+        queue = queue_of(world)
+        runs = [part for part in queue.order.parts() if isinstance(part, RunEntry)]
+        assert sum(run.count for run in runs) > 25
+        for run in [] if in_runs else runs:
+            queue.order.unfold_run(run)
+        consumer, held = CONSUME[protocol](world, "", 100, settles=False)
+        sent.append(output(world, consumer))
+        assert bool(held.count) == (in_runs and protocol == "0-9-1")
+    assert sent[0] == sent[1]
+    assert sent[0].count(b"keykeykey") == 13
 
 
 @given(

@@ -180,12 +180,12 @@ def test_a_run_that_was_read_back_is_stored_as_its_messages_are() -> None:
     whole = part.run
     annotated = whole.like(whole.template.with_headers({"x-a": TypedValue(STR16, "b")}))
     for run, first, count in ((whole, 0, COUNT), (whole.beginning(9), 0, 9), (whole.part(9, 9), 9, 9)):
-        head, field = run.stored_head()
+        head, field, _ = run.stored_form()
         assert field is None
         assert [head + run.bodies.body(number) for number in range(count)] == stored[first : first + count]
         assert run.size(0, count) == sum(run.message(number).size for number in range(count))
     single = whole.message(3).with_headers({"x-a": TypedValue(STR16, "b")})
-    assert b"".join(single.stored_form()[0]) == annotated.stored_head()[0] + annotated.bodies.body(3)
+    assert b"".join(single.stored_form()[0]) == annotated.stored_form()[0] + annotated.bodies.body(3)
     assert annotated.size(0, 1) == single.size
 
 
