@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import typing
 
@@ -53,6 +54,14 @@ class Theirs(typing.NamedTuple):
         return f"{self.first}-{self.second}"
 
 
+class Another(NamedTuple):
+    """With as many fields."""
+
+    fourth: int
+    fifth: int
+    sixth: int
+
+
 class Empty(NamedTuple):
     """Nothing."""
 
@@ -85,8 +94,23 @@ def test_they_behave_alike() -> None:
     assert Empty() == ()
     with pytest.raises(AttributeError):
         value.first = 2  # type: ignore[misc]
+    for wrong in (dict[str, object](), {"first": 1, "fourth": 2}):
+        with pytest.raises(TypeError, match=r"Ours\.__new__\(\)"):
+            Ours(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unexpected field names: \\['fourth']"):
+        value._replace(fourth=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Expected 3 arguments, got 1"):
+        Ours._make((1,))
+
+
+def test_each_has_its_own_names() -> None:
+    assert inspect.signature(Ours).parameters.keys() == inspect.signature(Theirs).parameters.keys()
+    assert inspect.signature(Another).parameters.keys() == {"fourth", "fifth", "sixth"}
+    assert Another(sixth=3, fourth=1, fifth=2) == (1, 2, 3)
+    assert repr(Another(1, 2, 3)) == "Another(fourth=1, fifth=2, sixth=3)"
+    assert Ours(1) == (1, "b", ())
     with pytest.raises(TypeError):
-        Ours()  # type: ignore[call-arg]
+        Another(1, 2)  # type: ignore[call-arg]
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -94,5 +118,7 @@ def test_what_cannot_be_is_refused() -> None:
         NamedTuple.__class__(
             "Wrong", (NamedTuple,), {"__annotations__": {"a": "int", "b": "int"}, "a": 1, "__module__": ""}
         )
+    with pytest.raises(ValueError, match="begins with an underscore"):
+        NamedTuple.__class__("Wrong", (NamedTuple,), {"__annotations__": {"_a": "int"}, "__module__": ""})
     with pytest.raises(TypeError, match="no other base class"):
         NamedTuple.__class__("Wrong", (NamedTuple, dict), {"__module__": ""})
