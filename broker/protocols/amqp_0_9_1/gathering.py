@@ -40,8 +40,6 @@ from qstore.formats.kernels.bodies import Bodies
 from qstore.formats.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from qstore.broker.model.message import Handling
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.tick import Tick
@@ -79,15 +77,20 @@ def publish_mixed(channel: Channel, header: bytes, runs: list[MixedRun], count: 
     base = publishing.base_of(header, SIZE_FIELD)
     if base is None or channel.transaction is not None or channel.rate is not None:
         return 0
-    parts = _routed(channel, base, runs)
+    parts = _routed(channel, base, runs[:2])
     if not parts:
         return 0
-    queues = parts[0].route.queues
-    if all(part.route.queues == queues for part in parts):
-        return _publish_keyed(channel, base, parts, queues)
-    is_gathered = confirms is not None and gathering.is_worthwhile()
-    if not is_gathered and count < _MIN_ALIKE * len(runs):
+    are_for_same = parts[0].route.queues == parts[1].route.queues
+    is_gathered = not are_for_same and confirms is not None and gathering.is_worthwhile()
+    if not are_for_same and not is_gathered and count < _MIN_ALIKE * len(runs):
         return 0
+    if len(runs) > 2:
+        others = _routed(channel, base, runs[2:])
+        if not others:
+            return 0
+        parts += others
+    if are_for_same:
+        return _publish_keyed(channel, base, parts)
     seen: set[Queue] = set()
     for part in parts:
         queue = part.route.sole
@@ -123,10 +126,12 @@ def _routed(channel: Channel, base: BasicMessage, runs: list[MixedRun]) -> list[
     return parts
 
 
-def _publish_keyed(channel: Channel, base: BasicMessage, parts: list[Part], queues: Sequence[Queue]) -> int:
-    """Publish messages, all of which go to the same queues. Returns how many, from the first on."""
-    router, confirms = channel.broker.router, channel.confirms
-    if not queues or any(queue.eligibility is not None for queue in queues):
+def _publish_keyed(channel: Channel, base: BasicMessage, parts: list[Part]) -> int:
+    """Publish messages together if all of them go to the same queues. Returns how many, from the first on."""
+    router, confirms, queues = channel.broker.router, channel.confirms, parts[0].route.queues
+    if not queues or any(part.route.queues != queues for part in parts):
+        return 0
+    if any(queue.eligibility is not None for queue in queues):
         return 0
     count = sum(part.mixed.bodies.count for part in parts)
     bodies, kinds = [b""] * count, bytearray(count)
