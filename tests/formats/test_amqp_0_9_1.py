@@ -41,12 +41,14 @@ from qstore.formats.amqp_0_9_1.methods import (
     Method,
     Publish,
     Version,
+    ack_head,
     count_acks,
     decode_ack,
     decode_method,
     decode_publish,
     deliver_start,
     encode_ack,
+    encode_ack_frame,
     encode_deliver,
     encode_get_ok,
     encode_method,
@@ -329,9 +331,9 @@ def test_the_short_cut_for_publishing_reads_the_same(values: dict[str, Any]) -> 
     assert decode_publish(payload) == expected
 
 
-@given(TEXT, st.integers(0, 2**64 - 1), st.booleans(), TEXT, TEXT)
+@given(TEXT, st.integers(0, 2**64 - 1), st.booleans(), TEXT, TEXT, st.integers(1, 2**16 - 1))
 def test_the_short_cuts_for_delivering_and_confirming_write_the_same(
-    tag: str, number: int, flag: bool, exchange: str, key: str
+    tag: str, number: int, flag: bool, exchange: str, key: str, channel: int
 ) -> None:
     start = deliver_start(tag.encode("utf-8", "surrogateescape"))
     assert encode_deliver(start, number, flag, encode_routed(exchange, key)) == encode_method(
@@ -342,6 +344,8 @@ def test_the_short_cuts_for_delivering_and_confirming_write_the_same(
     )
     acknowledgement = encode_method("basic.ack", delivery_tag=number, multiple=flag)
     assert encode_ack(number, multiple=flag) == acknowledgement
+    frame = encode_frame(METHOD, channel, acknowledgement)
+    assert encode_ack_frame(ack_head(channel), number, multiple=flag) == frame
     assert decode_ack(acknowledgement) == (number, flag)
     for wrong in (acknowledgement[:-1], acknowledgement + b"\0"):
         with pytest.raises(Amqp091Error):

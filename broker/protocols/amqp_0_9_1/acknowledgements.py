@@ -61,7 +61,7 @@ from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
 from qstore.broker.protocols.consumer import NO_NUMBER, HeldRun
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
-from qstore.formats.amqp_0_9_1.methods import encode_ack_frame, encode_nack
+from qstore.formats.amqp_0_9_1.methods import ack_head, encode_ack_frame, encode_nack
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Buffer
@@ -80,15 +80,30 @@ _MAX_SCORE: Final = 8
 class Confirms:
     """The confirms of one channel.
 
+    Args:
+        channel: its number.
+
     Attributes:
         ledger: which messages are done.
         published: number of the last message.
         is_in_step: whether one message has arrived last, after all others were confirmed.
     """
 
-    __slots__ = ("_all_sent", "_noted", "_refused", "_reported", "_score", "is_in_step", "ledger", "published")
+    __slots__ = (
+        "_all_sent",
+        "_channel",
+        "_head",
+        "_noted",
+        "_refused",
+        "_reported",
+        "_score",
+        "is_in_step",
+        "ledger",
+        "published",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, channel: int) -> None:
+        self._channel, self._head = channel, ack_head(channel)
         self.ledger = CompletionLedger(1)
         self.published = self._noted = 0
         self.is_in_step = False
@@ -133,27 +148,28 @@ class Confirms:
                 self._score = max(self._score - 2, -_MAX_SCORE)
             self._all_sent = 0.0
 
-    def take(self, channel: int) -> list[Buffer]:
-        """The frames to send on a channel for messages done since the last call."""
+    def take(self) -> list[Buffer]:
+        """The frames to send for messages done since the last call."""
         frames: list[Buffer] = []
+        head = self._head
         reported, done = self._reported, self.ledger.done
         if self._refused:
             for number in self._refused:
-                frames.append(encode_frame(METHOD, channel, encode_nack(number)))
+                frames.append(encode_frame(METHOD, self._channel, encode_nack(number)))
                 reported.add(number, number)
                 self.ledger.complete([[number, number]])
             self._refused.clear()
         if done.below > reported.below:
             last = done.below - 1
             if not reported.beyond:
-                frames.append(encode_ack_frame(channel, last, multiple=last > reported.below))
+                frames.append(encode_ack_frame(head, last, multiple=last > reported.below))
             else:
                 for first, end in reported.missing(reported.below, last):
-                    frames.append(encode_ack_frame(channel, end, multiple=end > first))
+                    frames.append(encode_ack_frame(head, end, multiple=end > first))
             reported.add(reported.below, last)
         for first, last in done.beyond:
             for begin, end in list(reported.missing(first, last)):
-                frames += [encode_ack_frame(channel, number, multiple=False) for number in range(begin, end + 1)]
+                frames += [encode_ack_frame(head, number, multiple=False) for number in range(begin, end + 1)]
                 reported.add(begin, end)
         return frames
 

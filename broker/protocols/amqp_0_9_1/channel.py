@@ -617,7 +617,7 @@ class Channel:
         confirms = self.confirms
         if confirms is None or self._stream is not None or not self.is_open:
             return
-        frames = confirms.take(self.number)
+        frames = confirms.take()
         if frames:
             connection = self.connection
             connection.output += frames

@@ -304,7 +304,7 @@ def _select_confirms(channel: Channel, values: _Values, _payload: bytes) -> None
     if channel.transaction is not None:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     if channel.confirms is None:
-        channel.confirms = Confirms()
+        channel.confirms = Confirms(channel.number)
     if not values["nowait"]:
         channel.send("confirm.select-ok")
 

@@ -498,12 +498,12 @@ def test_memory_is_short(world: World) -> None:
 @given(st.lists(st.sampled_from(["plain", "held", "late", "refused"]), max_size=30), st.randoms(use_true_random=False))
 def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
     """Whatever waits for how long: each is confirmed or refused, and none before it is done."""
-    confirms = Confirms()
+    confirms = Confirms(7)
     ledger, waiting, told = confirms.ledger, [], {}
     done = set()
 
     def take() -> None:
-        for data in confirms.take(7):
+        for data in confirms.take():
             frame = decode_frame(bytes(data), 0, FRAME_MIN_SIZE)
             assert frame is not None
             assert frame[:2] == (METHOD, 7)
@@ -547,7 +547,7 @@ def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
     take()
     assert told == {number: "basic.nack" if kind == "refused" else "basic.ack" for number, kind in enumerate(kinds, 1)}
     assert confirms.ledger.done.below > confirms.published
-    assert confirms.take(7) == []
+    assert confirms.take() == []
 
 
 def test_a_commit_that_is_refused_counts_as_rejected(world: World) -> None:
