@@ -1361,9 +1361,11 @@ def journal_of(queue: QueueModel) -> QueueJournal:
 class RunningLife(StoreLife):
     """One in which most messages come and go in runs, beside single ones."""
 
+    geometries = (Geometry(4, 4096), Geometry(4, 8192), Geometry(4, 16_384))  # runs of more than a few need some room
+
     def deeds(self) -> list[tuple[Callable[[], object], int]]:
         """What may be done, with weights."""
-        return [*super().deeds(), (self.enqueue_run, 60), (self.enqueue_run_to_all, 10), (self.dequeue_run, 35)]
+        return [*super().deeds(), (self.enqueue_run, 40), (self.enqueue_run_to_all, 10), (self.dequeue_run, 35)]
 
     def _new_run(self) -> tuple[bytes, list[bytes], Bodies]:
         """The head of the messages of a new run, and their bodies, each by itself and together."""
