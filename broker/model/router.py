@@ -207,13 +207,16 @@ class Router:
 
     @staticmethod
     def route_of_run(template: Message, exchange: Exchange) -> Route | None:
-        """The route of all messages like this one; None if each has to be routed by itself."""
-        if exchange.routes_by_key:
-            route = exchange.routes.get(template.routing_key)
-            return exchange.find(template.routing_key) if route is None else route
-        if not exchange.is_even or exchange.sent is not None or exchange.receiver is not None:
+        """The route of all messages like this one; None if each has to be routed, or refused, by itself."""
+        try:
+            if exchange.routes_by_key:
+                route = exchange.routes.get(template.routing_key)
+                return exchange.find(template.routing_key) if route is None else route
+            if not exchange.is_even or exchange.sent is not None or exchange.receiver is not None:
+                return None
+            return None if exchange.onward is not None else exchange.route(template)
+        except RoutingLimitError:
             return None
-        return None if exchange.onward is not None else exchange.route(template)
 
     def _publish_run_to_all(self, run: MessageRun, queues: Sequence[Queue]) -> int:
         """Put the first messages of a run, as many as take one turn, on all of these queues. Returns how many."""

@@ -446,6 +446,10 @@ class Exchange:
                 binding.routes.append(route)
         return route
 
+    def has_dropped(self, route: Route) -> bool:
+        """Whether a route that was found in this tick was dropped since: what it counts from now on is lost."""
+        return route not in self._live and route is not self.no_route
+
     def forget_routes(self) -> None:
         """Empty `routes`, because they may be outdated, here and in exchanges that share some."""
         if not self._sharing:

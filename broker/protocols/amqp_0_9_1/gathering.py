@@ -133,6 +133,9 @@ def _publish_keyed(channel: Channel, base: BasicMessage, parts: list[Part]) -> i
         return 0
     if any(queue.eligibility is not None for queue in queues):
         return 0
+    exchanges = channel.virtual_host.exchanges
+    if any(exchanges[part.target.exchange].has_dropped(part.route) for part in parts):  # to find the route of another
+        return 0
     count = sum(part.mixed.bodies.count for part in parts)
     bodies, kinds = [b""] * count, bytearray(count)
     for kind, part in enumerate(parts):

@@ -7,14 +7,18 @@ message by itself. What their clients receive, what is on their queues, and what
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import qstore.broker.model.exchanges.exchange as exchange_module
 from qstore.broker.model import router
+from qstore.broker.model.errors import RoutingLimitError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Route
 from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import FOLDED, HELD, RUN
 from qstore.broker.model.queues.queue import Queue
@@ -785,6 +789,46 @@ def test_a_queue_that_changes_messages_gets_those_with_several_keys_singly(mixed
     assert not runs_on(mixed.queue("short"))
     for queue in (*QUEUES, "short"):
         assert [body for _, body, *_ in mixed.messages(queue)] == sent
+
+
+@replaces
+def test_an_exchange_counts_messages_with_several_keys_whose_routes_it_forgets(
+    mixed: MixedSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "MAX_ROUTES", 4)
+    for queue in QUEUES:
+        mixed.client.call("queue.bind", queue=queue, exchange="amq.topic", routing_key="#")
+    keys = ["a", "b", "c", "d", "e"]
+    for sent in (bodies(10), bodies(60)):
+        mixed.publish_in_turns(keys, sent, PERSISTENT, "amq.topic")
+        mixed.rest()
+    topic = mixed.world.broker.default_host.exchanges["amq.topic"]
+    assert topic.counts.messages_received == 70
+    assert [binding.messages_matched for binding in topic.bindings] == [70] * len(QUEUES)
+
+
+@replaces
+@pytest.mark.parametrize("keys", [["a", "bad"], ["a", "b", "bad"]])
+def test_messages_whose_key_takes_too_many_steps_are_refused_among_others(
+    mixed: MixedSide, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed.client.call("queue.bind", queue="t", exchange="amq.topic", routing_key="#")
+    mixed.publish_in_turns(keys, bodies(6), PERSISTENT, "amq.topic")
+    mixed.rest()
+    match = Exchange.match
+
+    def match_all_but_one(exchange: Exchange, key: str) -> Route:
+        if key == "bad":
+            raise RoutingLimitError("too many steps")
+        return match(exchange, key)
+
+    monkeypatch.setattr(Exchange, "match", match_all_but_one)
+    mixed.world.broker.default_host.exchanges["amq.topic"].forget_routes()
+    mixed.publish_in_turns(keys, bodies(40), PERSISTENT, "amq.topic")
+    mixed.rest()
+    taken = [number % len(keys) != len(keys) - 1 for number in range(40)]
+    assert mixed.confirmed() == dict(enumerate([True] * 6 + taken, 1))
+    assert [body for _, body, *_ in mixed.messages("t")][6:] == list(compress(bodies(40), taken))
 
 
 @pytest.mark.parametrize("selector", ["amqp.subject = 'a'", "JMSType = 'a'"])
