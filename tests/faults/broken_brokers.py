@@ -336,9 +336,9 @@ BROKEN_PAGING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = 
 """The same for brokers whose messages go out of memory."""
 
 
-def _never_holds(self: Confirms) -> None:
+def _never_holds(self: Confirms, channel: int) -> None:
     """A confirm does not wait for the disk."""
-    _sound_confirms(self)
+    _sound_confirms(self, channel)
     self.ledger = _Eager(1)
 
 
