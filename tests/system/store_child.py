@@ -41,6 +41,7 @@ from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.transactions import Enqueue
+from qstore.store.sync import choose_sync_driver
 from tests.support.opened_store import GEOMETRY, PARAMETERS
 
 MAX_QUEUES: Final = 5
@@ -98,7 +99,9 @@ class Child:
         self.token = number * 1_000_000
         self.depth = _DEPTHS[number % len(_DEPTHS)]
         self.operation = 0
-        self.store = MessageStore.open(system_environment(), path, PARAMETERS, "0.1.0", log=lambda line: None)
+        driver = "process" if number % 4 else "auto"  # io_uring seldom needs a helper process, which has to end, too
+        environment = system_environment()._replace(make_driver=lambda _: choose_sync_driver(driver))
+        self.store = MessageStore.open(environment, path, PARAMETERS, "0.1.0", log=lambda line: None)
         self.queues: dict[str, Held] = {}
         self.branches: dict[bytes, Branch] = {xid: Branch([], []) for xid in self.store.transactions.in_doubt}
         self.exchanges: dict[str, int] = {}
