@@ -787,7 +787,7 @@ class ClientConnection(Connection):
 
     def mixed_runs(self, _channel: int, _header: bytes, _runs: list[MixedRun], _count: int) -> int:
         """As `MethodReceiver.mixed_runs`: likewise."""
-        return False
+        return 0
 
     def takes_runs(self, channel: int) -> bool:
         """As `DeliveryReceiver.takes_runs`."""

@@ -231,7 +231,8 @@ class BasicConsumer(FramedConsumer):
         if field is not None:
             fields = (field.moved(len(before)), SizeField(len(frames) - 4, 4))
         if isinstance(messages, KeyedRun):
-            templates = self._templates_of(messages, no_tag, header_head + header + body_head)
+            kinds = messages.kinds[run.first : run.first + count]
+            templates = self._templates_of(messages, kinds, no_tag, header_head + header + body_head)
             connection.output.append(
                 write_mixed(
                     templates, messages.kinds, len(start), first, fields, bodies.data, bodies.at, bodies.starts,
@@ -261,10 +262,13 @@ class BasicConsumer(FramedConsumer):
                 return TAKEN_LAST
         return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
 
-    def _templates_of(self, run: KeyedRun, no_tag: bytes, after: bytes) -> list[bytes]:
-        """The bytes before the bodies of messages with each exchange and routing key, between these bytes."""
+    def _templates_of(self, run: KeyedRun, kinds: bytes, no_tag: bytes, after: bytes) -> list[bytes]:
+        """The bytes before the bodies of messages of these kinds, between these bytes; the first ones for others."""
         templates: list[bytes] = []
-        for message in run.templates:
+        for number, message in enumerate(run.templates):
+            if number and number not in kinds:
+                templates.append(templates[0])
+                continue
             assert isinstance(message, BasicMessage)
             routed = message.routed
             start = self._starts.get(len(routed)) or self._make_start(len(routed))

@@ -760,6 +760,28 @@ def test_messages_with_several_keys_for_the_same_queues_are_a_run_on_each(
         assert mixed.queue(queue).is_empty
 
 
+@pytest.mark.parametrize("properties", [PERSISTENT, TRANSIENT])
+def test_messages_of_some_of_the_keys_of_a_run_are_delivered(mixed: MixedSide, properties: Properties) -> None:
+    """A consumer with little credit gets slices that do not have all keys, nor the first one."""
+    keys = [f"{'key' * number}-{number}" for number in range(20)]
+    mixed.publish_in_turns(keys, bodies(4), properties, "amq.fanout")
+    sent = bodies(60, 4, 0, 50)
+    mixed.publish_in_turns(keys, sent, properties, "amq.fanout")
+    mixed.rest()
+    mixed.client.call("channel.open", 3)
+    mixed.client.call("basic.qos", 3, prefetch_count=8)
+    mixed.client.method("basic.consume", 3, queue="d", consumer_tag="d", no_ack=False)
+    mixed.rest()
+    held = 0
+    for done in range(8, 72, 8):
+        held += sum(count for state, count in runs_on(mixed.queue("d")) if state == HELD)
+        mixed.client.method("basic.ack", 3, delivery_tag=done, multiple=True)
+        mixed.rest()
+    assert held >= 24
+    wanted = [keys[number % 20] for number in (*range(4), *range(60))]
+    assert delivered(mixed, 3) == list(zip(range(1, 65), wanted, [*bodies(4), *sent], strict=True))
+
+
 @replaces
 def test_as_many_messages_with_several_keys_are_taken_at_once_as_take_a_turn(
     mixed: MixedSide, monkeypatch: pytest.MonkeyPatch
