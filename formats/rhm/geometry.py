@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-BLOCK_SIZE = 128  # bytes: every record begins on one
-SECTOR_SIZE = 512  # bytes: the file header's area
-PAGE_SIZE = 65536  # bytes: the unit of jfile-size-pgs
-FILE_HEADER_SIZE = SECTOR_SIZE
-DATA_OFFSET = FILE_HEADER_SIZE
-MAX_FILES = 64  # of num-jfiles
-DEFAULT_FILES = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
-MAX_PAGES = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
-MAX_RING_FILES = 1 << 16  # of version 2: a file's number has 16 bits
-MAX_FILE_SIZE = FILE_HEADER_SIZE + MAX_PAGES * PAGE_SIZE  # bytes
+BLOCK_SIZE: Final = 128  # bytes: every record begins on one
+SECTOR_SIZE: Final = 512  # bytes: the file header's area
+PAGE_SIZE: Final = 65536  # bytes: the unit of jfile-size-pgs
+FILE_HEADER_SIZE: Final = SECTOR_SIZE
+DATA_OFFSET: Final = FILE_HEADER_SIZE
+MAX_FILES: Final = 64  # of num-jfiles
+DEFAULT_FILES: Final = 8  # of num-jfiles (MRG 2 Messaging User Guide, table 6.2)
+MAX_PAGES: Final = 32768  # of jfile-size-pgs, by the documents; qpidd 1.40 takes one less (formats/rhm/README.md, 9)
+MAX_RING_FILES: Final = 1 << 16  # of version 2: a file's number has 16 bits
+MAX_FILE_SIZE: Final = FILE_HEADER_SIZE + MAX_PAGES * PAGE_SIZE  # bytes
 
 
 def padded(size: int) -> int:
