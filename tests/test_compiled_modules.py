@@ -125,6 +125,20 @@ def test_no_lazy_generator_expression() -> None:
     assert [(module, node.lineno) for module, node in returned if isinstance(node, ast.GeneratorExp)] == []
 
 
+def test_bounds_of_slices_call_nothing_that_has_effects() -> None:
+    """The compiler evaluates them twice if what is sliced may be other than a list, a tuple, a string or bytes."""
+    slices = [(module, node) for module, node in compiled_nodes() if isinstance(node, ast.Slice)]
+    calls = [
+        (module, call)
+        for module, node in slices
+        for call in ast.walk(node)
+        if isinstance(call, (ast.Call, ast.NamedExpr, ast.Await))
+    ]
+    harmless = {"bisect_left", "bisect_right", "len", "max", "min"}
+    assert [(module, call.lineno) for module, call in calls
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) not in harmless] == []  # fmt: skip
+
+
 def test_arguments_are_not_passed_on_to_a_base_class_in_bulk() -> None:
     """The compiler passes them as one tuple."""
     calls = [(module, node) for module, node in compiled_nodes() if isinstance(node, ast.Call)]

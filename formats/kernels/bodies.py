@@ -89,7 +89,8 @@ class Bodies:
 
     def body(self, number: int) -> bytes:
         """One of them."""
-        return self.data[self.at + self.start(number) : self.at + self.start(number + 1) - self.gap]
+        begin, end = self.start(number), self.start(number + 1) - self.gap
+        return self.data[self.at + begin : self.at + end]
 
     def message(self, before: bytes, field: SizeField | None, number: int) -> tuple[bytes, bytes]:
         """One of them with the bytes before it, in which `field` gives its size."""
@@ -108,8 +109,8 @@ class Bodies:
 
     def copy(self, first: int, count: int) -> Bodies:
         """Some of them in a buffer of their own."""
-        begin = self.start(first)
-        data = self.data[self.at + begin : self.at + self.start(first + count) - self.gap]
+        begin, end = self.start(first), self.start(first + count) - self.gap
+        data = self.data[self.at + begin : self.at + end]
         return self._part(data, -begin, first, count)
 
     @staticmethod

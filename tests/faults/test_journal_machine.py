@@ -173,7 +173,10 @@ class JournalMachine(RuleBasedStateMachine):
     def nothing_is_forgotten(self) -> None:
         if hasattr(self, "life"):
             kept = {rid for enqueues, _ in self.life.now.open.values() for rid in enqueues}
-            assert all(self.life.writer.records.where(rid) for rid in set(self.life.now.live) | kept)
+            records = self.life.writer.records
+            assert all(records.where(rid) for rid in set(self.life.now.live) | kept)
+            known = list(records.rids())
+            assert len(known) == len(set(known)), "each is counted once"
 
 
 TestJournal = JournalMachine.TestCase

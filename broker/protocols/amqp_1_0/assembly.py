@@ -179,7 +179,8 @@ def _count_alike(data: bytes, at: int, size: int, layout: _Layout, body_at: int,
     """
     id_at, tag_at, rest_at, number = layout
     before, tag = data[at : at + id_at], data[at + tag_at : at + tag_at + 2]
-    rest = data[at + rest_at : at + body_at + section_head_size(data, at + body_at)]
+    rest_end = at + body_at + section_head_size(data, at + body_at)
+    rest = data[at + rest_at : rest_end]
     width, last = tag_at - id_at, (1 << 8 * (tag_at - id_at)) - 1
     starts_with, place, count = data.startswith, at + size, 1
     while count < most and number < last:

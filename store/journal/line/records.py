@@ -114,8 +114,8 @@ class LinearRecords(JournalRecords):
     def _was_continued(self, header: RecordHeader, tail: Tail, place: int, checksum: int) -> bool:
         """Whether the tail is from a writer that had to wait within the record, at the end of a sector."""
         end = place + header.tail_offset
-        index = self._stream.index
-        serials = {file.serial for file in self._files[index(place) : index(end) + 1]}
+        first, last = self._stream.index(place), self._stream.index(end)
+        serials = {file.serial for file in self._files[first : last + 1]}
         if tail.serial not in serials:
             return False
         running, at = 1, place
