@@ -476,7 +476,8 @@ class OsWritableFile(OsFile):
                 if error.errno not in _NO_FLAGS:
                     raise OSError(error.errno, error.strerror, self._path) from error
         if done == size:
-            self._size = max(self._size, offset + size)
+            if self._size < offset + size:
+                self._size = offset + size
         else:
             self.write(offset, b"".join(pieces))
             self.sync()

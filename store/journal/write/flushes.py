@@ -130,7 +130,6 @@ _FULL: Final = 64 * 1024  # a buffer with this many bytes is emptied before the 
 _EMBEDDED: Final = 256  # bytes that a BytesWriter has room for without an allocation
 
 _HEADER_SIZE: Final = HEADER_2.size
-_RID_OFFSET: Final = 8
 _XID_SIZE_OFFSET: Final = 16
 _DATUM_OFFSET: Final = 24
 _FLAG_OFFSET: Final = FLAGS_SHIFT // 8 + 1  # of the byte that has the flag
@@ -141,6 +140,7 @@ _IS_COMPILED: Final = not __file__.endswith(".py")
 
 _SIGN: Final = 1 << 31
 _MAX_SMALL: Final = (1 << 62) - 1
+_PADDING: Final = PADDING  # compiled, this is a C variable
 
 _COVERED: Final = _HEADER_SIZE + SALT.size
 _FLAG_IN_CRC: Final = extend_crc32c(0, bytes(_COVERED)) ^ extend_crc32c(
@@ -164,9 +164,20 @@ class RecordBuffer:
 
     Attributes:
         is_empty: whether there are no records.
+        last_rid: the record id of the last record, which is not flagged yet; 0 for a filler.
     """
 
-    __slots__ = ("_checksums", "_head", "_is_compiled", "_is_large", "_last", "_pieces", "_writer", "is_empty")
+    __slots__ = (
+        "_checksums",
+        "_head",
+        "_is_compiled",
+        "_is_large",
+        "_last",
+        "_pieces",
+        "_writer",
+        "is_empty",
+        "last_rid",
+    )
 
     def __init__(self, *, is_compiled: bool = _IS_COMPILED) -> None:
         self._is_compiled = is_compiled
@@ -176,6 +187,7 @@ class RecordBuffer:
         self._head = -1  # index of the piece with the last record's header, if that record is long
         self._is_large = False
         self.is_empty = True
+        self.last_rid = 0
 
     def append(
         self,
@@ -205,7 +217,7 @@ class RecordBuffer:
             padding: bytes of padding.
         """
         writer, xid_size = self._writer, len(xid)
-        self.is_empty = False
+        self.is_empty, self.last_rid = False, rid
         if size >= _LONG or len(writer) >= _FULL:
             self._spill()
         self._last, self._head = len(writer), -1
@@ -235,7 +247,7 @@ class RecordBuffer:
         else:
             for part in parts:
                 writer.write(part)
-        after = PADDINGS[padding] if padding < BLOCK_SIZE else PADDING * padding
+        after = PADDINGS[padding] if padding < BLOCK_SIZE else _PADDING * padding
         if self._is_compiled:
             write_i32_le(writer, (check ^ _SIGN) - _SIGN)
             write_i64_le(writer, rid)
@@ -268,7 +280,7 @@ class RecordBuffer:
             )
             rid, first, count = rid + several, first + several, 1
         records = encode_records(PLAIN_MESSAGE, rid, flush, head, field, data, at, starts, gap, first, count, salt)
-        self._append_records(records, len(records) - last * BLOCK_SIZE)
+        self._append_records(records, len(records) - last * BLOCK_SIZE, rid + count - 1)
 
     def append_dequeues(self, rid: int, flush: int, target: int, count: int, salt: bytes) -> None:
         """Append the dequeues of messages with consecutive record ids: `encode_dequeues` explains the arguments."""
@@ -277,11 +289,11 @@ class RecordBuffer:
             self._append_piece(encode_dequeues(_DEQUEUE, rid, flush, target, count, salt))
             rid, target, count = rid + count, target + count, 1
         records = encode_dequeues(_DEQUEUE, rid, flush, target, count, salt)
-        self._append_records(records, len(records) - BLOCK_SIZE)
+        self._append_records(records, len(records) - BLOCK_SIZE, rid + count - 1)
 
-    def _append_records(self, records: bytes, last: int) -> None:
-        """Append encoded records; `last` is the offset of the last one."""
-        self.is_empty = False
+    def _append_records(self, records: bytes, last: int, rid: int) -> None:
+        """Append encoded records; `last` is the offset of the last one, and `rid` its id."""
+        self.is_empty, self.last_rid = False, rid
         if len(self._writer) >= _FULL:
             self._spill()
         self._last, self._head = len(self._writer) + last, -1
@@ -315,13 +327,6 @@ class RecordBuffer:
         crc = self._field(tail, 4) ^ _FLAG_IN_CRC
         for at in range(4):
             writer[tail + at] = u8(crc >> 8 * at & 0xFF)
-
-    @property
-    def last_rid(self) -> int:
-        """The record id of the last record; 0 for a filler. There is one."""
-        if self._head >= 0:
-            return int.from_bytes(self._pieces[self._head][_RID_OFFSET : _RID_OFFSET + 8], "little")
-        return self._field(self._last + _RID_OFFSET, 8)
 
     def _field(self, begin: int, size: int) -> int:
         """An integer in the writer."""

@@ -26,9 +26,9 @@ NEW: Final = ".new"
 NAMED_BYTES: Final = 4096
 """Size of the copy of an info file that gets the name of the queue in place: one block of the file system."""
 
-_OPEN_FILES = 2
-_UNSYNCED_FILES = 64  # created before they are synced
-_SMALL = 16 * 1024  # after writes up to this size, more follow into the same blocks or the next ones
+_OPEN_FILES: Final = 2
+_UNSYNCED_FILES: Final = 64  # created before they are synced
+_SMALL: Final = 16 * 1024  # after writes up to this size, more follow into the same blocks or the next ones
 
 
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
@@ -292,7 +292,17 @@ class JournalStorage:
         ring: their order; 0, 1, 2 and so on by default.
     """
 
-    __slots__ = ("_base_name", "_directory", "_disk", "_file_blocks", "_geometry", "_open", "_ring", "_small_end")
+    __slots__ = (
+        "_base_name",
+        "_directory",
+        "_disk",
+        "_file_blocks",
+        "_geometry",
+        "_latest",
+        "_open",
+        "_ring",
+        "_small_end",
+    )
 
     def __init__(
         self, disk: WritableDisk, directory: str, base_name: str, geometry: Geometry, ring: FileRing | None = None
@@ -301,6 +311,7 @@ class JournalStorage:
         self._ring = FileRing(range(geometry.files)) if ring is None else ring
         self._file_blocks = geometry.data_size // BLOCK_SIZE
         self._open: dict[int, WritableFile] = {}
+        self._latest = -1  # number of the file that was used last
         self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended: `_note_end`
 
     def write(self, step: Step, later: list[FileWrite] | None = None) -> list[WritableFile]:
@@ -458,10 +469,15 @@ class JournalStorage:
 
     def file(self, number: int) -> WritableFile:
         """The file with that number, opened if necessary. Raises OSError."""
-        file = self._open.pop(number, None)
+        file = self._open.get(number)
+        if file is not None and number == self._latest:
+            return file
         if file is None:
             file = self._disk.open_writable(data_path(self._directory, self._base_name, number))
+        else:
+            del self._open[number]
         self._open[number] = file  # the most recently used comes last
+        self._latest = number
         return file
 
 
