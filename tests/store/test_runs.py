@@ -109,6 +109,7 @@ class Ring:
 OPERATIONS = st.one_of(
     st.tuples(st.just("run"), st.sampled_from([0, 0, 60, 100, 300, 1500]), st.sampled_from([1, 2, 3, 20, 70])),
     st.tuples(st.just("uneven run"), st.sampled_from([0, 60, 100, 700]), st.sampled_from([2, 3, 20, 70])),
+    st.tuples(st.just("similar run"), st.sampled_from([0, 30, 100, 700]), st.sampled_from([2, 3, 20, 70])),
     st.tuples(st.just("single"), st.integers(0, 400), st.just(0)),
     st.tuples(st.just("dequeue"), st.integers(0, 1 << 16), st.integers(1, 60)),
     st.tuples(st.just("dequeue the last"), st.integers(0, 20), st.integers(1, 60)),
@@ -129,6 +130,8 @@ OPERATIONS = st.one_of(
 @example([("run", 100, 70), ("drain", 0, 0), ("dequeue", 0, 70), ("drain", 0, 0)] * 6, 4, 64, 512)
 @example([("run", 60, 70), ("dequeue the last", 5, 20), ("drain", 0, 0)] * 8, 4, 64, 512)
 @example([("uneven run", 100, 70), ("drain", 0, 0), ("dequeue", 0, 70), ("drain", 0, 0)] * 6, 4, 256, 512)
+@example([("similar run", 30, 70), ("drain", 0, 0), ("dequeue", 0, 70), ("drain", 0, 0)] * 6, 4, 256, 512)
+@example([("similar run", 30, 70), ("similar run", 100, 70), ("drain", 0, 0)] * 9, 4, 64, 512)
 def test_a_journal_of_runs_is_that_of_the_same_messages_one_by_one(
     operations: list[tuple[str, int, int]], files: int, blocks: int, alignment: int
 ) -> None:
@@ -140,7 +143,7 @@ def test_a_journal_of_runs_is_that_of_the_same_messages_one_by_one(
         transactions = rings[0].ring.writer.transactions
         rows = rows_of(sorted(rid for rid in live if not rings[0].ring.writer.records.is_locked(rid)))
         if kind.endswith("run"):
-            each = 37 if kind == "uneven run" else 0
+            each = {"run": 0, "similar run": 1, "uneven run": 37}[kind]
             bodies = [
                 bytes([number % 251, index]) + bytes(what + each * (index * index % 11)) for index in range(count)
             ]
@@ -240,6 +243,16 @@ def test_a_run_takes_no_memory_for_each_message_even_when_it_is_copied_forward()
         salt = writer.batch.salts[(packed >> SIZE_BITS) // 512]
         header, _, data = decode_record(ring.ring.read(packed >> SIZE_BITS, (packed & SIZE_MASK) * 128), salt=salt)
         assert (header.rid, data) == (rid, b"headkept")
+
+
+def test_messages_of_similar_sizes_take_as_little() -> None:
+    """They are a run in the index where their records have as many blocks."""
+    ring = Ring(Geometry(4, 512 * 128), 512, in_runs=True)
+    rids = ring.enqueue([b"body" + bytes(number % 10) for number in range(100)], 1)
+    resting = ring.ring.writer.records.resting
+    assert resting.has_run(range(rids[1], rids[-1] + 1)), "all but the message that entered the first file"
+    others = ring.enqueue([b"body" + bytes(number) for number in range(100)], 1)
+    assert not resting.has_run(range(others[0], others[-1] + 1))
 
 
 def test_dequeues_end_at_the_first_message_that_is_missing_or_held() -> None:

@@ -277,9 +277,9 @@ class Version2Writer:
             JournalFullError, JournalBusyError, JournalFailedError: nothing was appended.
         """
         batch, records = self.batch, self.records
-        place, blocks = batch.position, (len(head) + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
+        place, blocks = batch.position, _blocks_of_each(len(head), bodies)
         packed: array[int] | None = None
-        if bodies.is_even:
+        if blocks:
             fits = min(count, (self._enqueue_end - place) // blocks, records.room // (blocks + 1))
             fits = fits if blocks <= records.largest else 0
             end, last = place + fits * blocks, blocks
@@ -302,8 +302,8 @@ class Version2Writer:
 
     def taken_of_run(self, head_size: int, bodies: Bodies, count: int) -> int:
         """How many of the first `count` messages the fast path takes; `enqueue_run` appends as many, if it is not 0."""
-        records, blocks = self.records, (head_size + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
-        if not bodies.is_even:
+        records, blocks = self.records, _blocks_of_each(head_size, bodies)
+        if not blocks:
             return len(self._places(head_size, bodies, 0, count))
         if blocks > records.largest:
             return 0
@@ -979,6 +979,12 @@ def _laps(files: list[RingFile], ring: Ring, first: int | None = None) -> tuple[
         salts[first + position] = file.header.salt
     assert first is not None
     return first, salts
+
+
+def _blocks_of_each(head_size: int, bodies: Bodies) -> int:
+    """The blocks of a record with each of these bodies; 0 if that is not the same for all."""
+    blocks = (head_size + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
+    return blocks if bodies.is_even or blocks == (head_size + bodies.smallest + ROUND_UP) >> BLOCK_SHIFT else 0
 
 
 def _blocks(journal: Journal, place: int) -> int:
