@@ -19,6 +19,8 @@ import errno
 import fcntl
 import os
 import stat
+import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -288,6 +290,17 @@ def write_new(disk: WritableDisk, path: str, content: bytes) -> None:
 
 # ---- the operating system: reading ----
 
+# Linux's ioctl for the extents of a file (linux/fiemap.h): a head with the range, flags and room, and then the extents,
+# of which each has its offset in the file, its offset on the disk, its length, two reserved fields, flags, and more of
+# these.
+_FIEMAP: Final = 0xC020660B
+_EXTENTS: Final = struct.Struct("=QQIIII")
+_EXTENT: Final = struct.Struct("=QQQQQIIII")
+_MAX_EXTENTS: Final = 16  # of one call
+_EXTENTS_BYTES: Final = _EXTENTS.size + _MAX_EXTENTS * _EXTENT.size
+_SYNC_FIRST: Final = 1
+_UNWRITTEN: Final = 0x800  # allocated, but never written: read as zeros
+
 
 class OsFile:
     """A `ReadableFile` on the operating system."""
@@ -332,14 +345,43 @@ class OsFile:
             return
 
     def data_from(self, offset: int) -> int:
-        """Where the file system reports data, at `offset` or after it; the size if there is none: zeros would be read.
+        """Where the file may have data, at `offset` or after it; the size if there is none: zeros would be read.
 
-        It reports what is in the page cache as data, even if that was never written: see `will_be_sampled`.
+        `SEEK_DATA` finds what is in the page cache, too, even if that was only read and never written: by a copy of the
+        file, for instance. So the extents decide whether it was written.
         """
         try:
-            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+            found = os.lseek(self._descriptor, offset, os.SEEK_DATA)
         except OSError as error:
             return self._size if error.errno == errno.ENXIO else offset
+        return self._written_from(found)
+
+    def _written_from(self, offset: int) -> int:
+        """The first byte, at `offset` or after it, of an extent that was written to; the size if there is none.
+
+        `offset` itself if that is not known. What another process has written and not synced is written to the disk
+        first (`FIEMAP_FLAG_SYNC`): its extents would count as unwritten until then.
+        """
+        begin, request = offset, bytearray(_EXTENTS_BYTES)
+        while begin < self._size and sys.platform == "linux":
+            _EXTENTS.pack_into(request, 0, begin, self._size - begin, _SYNC_FIRST, 0, _MAX_EXTENTS, 0)
+            try:
+                fcntl.ioctl(self._descriptor, _FIEMAP, request)
+            except OSError:
+                return offset
+            end, count = begin, _EXTENTS.unpack_from(request)[3]
+            for number in range(count):
+                extent = _EXTENT.unpack_from(request, _EXTENTS.size + number * _EXTENT.size)
+                start, length, flags = int(extent[0]), int(extent[2]), int(extent[5])
+                if not flags & _UNWRITTEN:
+                    return min(max(start, offset), self._size)
+                end = start + length
+            if count < _MAX_EXTENTS:
+                return self._size
+            if end <= begin:
+                return offset
+            begin = end
+        return self._size if begin >= self._size else offset
 
     def close(self) -> None:
         """Close the descriptor."""

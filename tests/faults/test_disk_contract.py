@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -414,8 +417,43 @@ class TestOperatingSystem:
         assert file.data_from(500_000) == 1 << 20
         file.write((1 << 20) - 1, b"\0")
         assert file.data_from(500_000) == (1 << 20) - 4096
+        assert len(file.read(0, 1 << 20)) == 1 << 20
+        assert file.data_from(8192) == 400_000 // 4096 * 4096, "what was read only was not written"
         file.close()
         assert file.data_from(8192) == 8192  # which cannot be known
+
+    def test_written_regions_are_known_after_many_that_are_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[int] = []
+
+        def extents(_file: int, _request: int, answer: bytearray) -> None:
+            begin, length, _, _, room, _ = struct.unpack_from("=QQIIII", answer)
+            asked.append(begin)
+            assert begin + length == 1 << 20
+            for number in range(room):
+                place = begin // 4096 + number
+                flags = 0 if place == 130 else 0x800
+                struct.pack_into("=QQQQQIIII", answer, 32 + number * 56, place * 4096, 0, 4096, 0, 0, flags, 0, 0, 0)
+            struct.pack_into("=I", answer, 20, room)
+
+        with contextlib.closing(OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)) as file:
+            file.write(0, bytes(1 << 20))
+            monkeypatch.setattr(fcntl, "ioctl", extents)
+            assert file.data_from(4096) == 130 * 4096
+            assert asked == list(range(4096, 130 * 4096, asked[1] - asked[0]))
+            assert file.data_from(131 * 4096) == 1 << 20
+
+    def test_a_file_system_that_does_not_tell_extents_may_have_data_anywhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+        with contextlib.closing(OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)) as file:
+            file.write(0, bytes(1 << 20))
+            monkeypatch.setattr(fcntl, "ioctl", fail)
+            assert file.data_from(8192) == 8192
 
     def test_blocks_that_were_never_written_are_filled_ahead(self, tmp_path: Path) -> None:
         file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)

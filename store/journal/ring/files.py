@@ -337,21 +337,22 @@ def _has_data(opened: ReadableFile, block: bytes) -> bool:
     """Whether a file with an all-zero header holds data: reads a small file whole, samples of sectors of others.
 
     What the file system reports as never written is skipped: for idle queues all but the block with the header. A part
-    that it reports as data does not make it so for the rest: that would be read for nothing, and from then on be in the
-    page cache, and be reported as data at each start.
+    that it reports as data does not make it so for the rest.
 
     Args:
         opened: the file.
         block: its first block, or what can be read of that.
     """
     size = opened.size
-    step = max(FILE_HEADER_SIZE, size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
         if not is_zero(block, DATA_OFFSET) or len(block) < min(_FIRST_BLOCK, size):
             return True
         at = _data_from(opened, _FIRST_BLOCK)
-        if at < size <= _READ_WHOLE:
+        if at >= size:
+            return False
+        if size <= _READ_WHOLE:
             return not is_zero(opened.read(0, size), DATA_OFFSET)
+        step = max(FILE_HEADER_SIZE, size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
         while at < size:
             sample = max(step, at // step * step)
             if not is_zero(opened.read(sample, FILE_HEADER_SIZE)):
