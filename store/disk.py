@@ -22,9 +22,11 @@ import stat
 import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 # ---- the seam ----
 
@@ -109,6 +111,9 @@ class WritableFile(ReadableFile, Protocol):
         """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
 
 
+#: Files whose content is to be made durable, and directories whose names are.
+SyncGroup: TypeAlias = tuple[Sequence[WritableFile], Sequence[str]]
+
 MOVED: Final = "the store directory, or one in it, was moved, replaced or removed"
 
 
@@ -160,6 +165,9 @@ class WritableDisk(Disk, Protocol):
 
     def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
         """Make everything written to these files, and the names in these directories, durable."""
+
+    def sync_each(self, groups: Sequence[SyncGroup]) -> list[OSError | None]:
+        """As `sync_all`, of several groups at the same time. Returns the error of each; the others are durable."""
 
     def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
         """Do some work, and meanwhile make everything written to these files durable.
@@ -259,6 +267,10 @@ class GuardedDisk:
         """Make files and directories durable."""
         self._disk.sync_all(files, directories)
 
+    def sync_each(self, groups: Sequence[SyncGroup]) -> list[OSError | None]:
+        """Make several groups of files and directories durable."""
+        return self._disk.sync_each(groups)
+
     def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
         """Do some work, and meanwhile make everything written to these files durable."""
         return self._disk.sync_during(files, work)
@@ -307,10 +319,10 @@ class OsFile:
 
     __slots__ = ("_descriptor", "_path", "_size")
 
-    def __init__(self, path: str, flags: int = os.O_RDONLY) -> None:
+    def __init__(self, path: str, flags: int = os.O_RDONLY, descriptor: int = -1) -> None:
         # O_NONBLOCK: opening a stray FIFO in a store must fail below, not wait for a writer.
         self._path = path
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = descriptor if descriptor >= 0 else os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()
@@ -469,8 +481,10 @@ class OsWritableFile(OsFile):
 
     __slots__ = ("_buffer", "filled")
 
-    def __init__(self, path: str, flags: int = os.O_RDWR, buffer: bytearray | None = None) -> None:
-        super().__init__(path, flags)
+    def __init__(
+        self, path: str, flags: int = os.O_RDWR, buffer: bytearray | None = None, descriptor: int = -1
+    ) -> None:
+        super().__init__(path, flags, descriptor)
         self._buffer = buffer  # for `read_cached`, shared with others
         self.filled = 0
 
@@ -655,18 +669,20 @@ class OsWritableDisk(OsDisk):
             if size:
                 os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
+            os.close(descriptor)
             with contextlib.suppress(OSError):  # give the allocated space back to a full disk
                 Path(path).unlink()
             raise OSError(error.errno, error.strerror, path) from error
-        finally:
-            os.close(descriptor)
-        return self.open_writable(path)
+        return OsWritableFile(path, buffer=self._shared_buffer(), descriptor=descriptor)
 
     def open_writable(self, path: str) -> OsWritableFile:
         """Open the regular file at `path` for reading and writing."""
+        return OsWritableFile(path, buffer=self._shared_buffer())
+
+    def _shared_buffer(self) -> bytearray:
         if not self._buffer:
             self._buffer = bytearray(_BUFFER_BYTES)
-        return OsWritableFile(path, buffer=self._buffer)
+        return self._buffer
 
     def make_directory(self, path: str) -> None:
         """Create a directory."""
@@ -701,12 +717,52 @@ class OsWritableDisk(OsDisk):
 
     def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
         """Make files and directories durable: many of them at once, where the file system can do that."""
-        if len(files) + len(directories) > 1 and self._sync_at_once(files, directories):
+        errors = self._sync_at_once([(files, directories)])
+        if errors is not None:
+            if errors[0] is not None:
+                raise errors[0]
             return
         for file in files:
             file.sync()
         for directory in directories:
             self.sync_directory(directory)
+
+    def sync_each(self, groups: Sequence[SyncGroup]) -> list[OSError | None]:
+        """As `sync_all`, of several groups: at once, where the file system can do that, else by some threads."""
+        errors = self._sync_at_once(groups)
+        if errors is not None:
+            return errors
+        results: list[OSError | None] = [None] * len(groups)
+        jobs: deque[tuple[int, Callable[[], None]]] = deque()
+        for number, (files, directories) in enumerate(groups):
+            jobs += [(number, file.sync) for file in files]
+            jobs += [(number, partial(self.sync_directory, directory)) for directory in directories]
+
+        def sync() -> None:
+            while True:
+                try:
+                    number, job = jobs.popleft()
+                except IndexError:
+                    return
+                try:
+                    job()
+                except OSError as error:
+                    results[number] = error
+                except MemoryError:
+                    results[number] = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        threads: list[threading.Thread] = []
+        for _ in range(min(len(jobs), _SYNC_THREADS) - 1):
+            thread = threading.Thread(target=sync, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system allows no more threads
+                break
+            threads.append(thread)
+        sync()
+        for thread in threads:
+            thread.join()
+        return results
 
     def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
         """Do some work, and meanwhile make everything written to these files durable.
@@ -742,19 +798,38 @@ class OsWritableDisk(OsDisk):
                 thread.join()
         return errors[0] if errors else None
 
-    def _sync_at_once(self, files: Sequence[WritableFile], directories: Sequence[str]) -> bool:
-        """Whether it succeeded; if not, each of them is to be synced, which reports the error."""
+    def _sync_at_once(self, groups: Sequence[SyncGroup]) -> list[OSError | None] | None:
+        """Sync all with one system call. Returns the error of each group; None if each file is to be synced by itself.
+
+        A file's own error is told to it only once: a sync of the file would succeed after that.
+        """
+        count = sum(len(files) + len(directories) for files, directories in groups)
+        if count <= 1:
+            return None
         from qstore.store.sync.helper import SYNCFS_FILES, FileSystemSync  # most processes never need it
 
-        if len(files) + len(directories) <= SYNCFS_FILES:
-            return False
+        if count <= SYNCFS_FILES:
+            return None
+        results: list[OSError | None] = [None] * len(groups)
+        asked: list[tuple[int, int]] = []  # descriptor, number of its group
         with contextlib.ExitStack() as opened:
-            descriptors = [file.fileno() for file in files]
-            for directory in directories:
-                descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                opened.callback(os.close, descriptors[-1])
-            errors = FileSystemSync().sync(descriptors)
-        return errors is not None and not any(errors)
+            for number, (files, directories) in enumerate(groups):
+                asked += [(file.fileno(), number) for file in files]
+                for directory in directories:
+                    try:
+                        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    except OSError as error:
+                        results[number] = error
+                    else:
+                        opened.callback(os.close, descriptor)
+                        asked.append((descriptor, number))
+            codes = FileSystemSync().sync([descriptor for descriptor, _ in asked])
+        if codes is None:
+            return None
+        for (_, number), code in zip(asked, codes, strict=True):
+            if code:
+                results[number] = OSError(code, os.strerror(code))
+        return results
 
     def lock(self, path: str) -> OsLock:
         """Take the lock on the file at `path`."""

@@ -13,7 +13,8 @@
                 (`SpareFiles`)
 
 A journal grows up to its own limit, while the disk keeps the share free that the option disk-free-limit says. Beyond
-that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
+that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow. Journals that run
+low at the same time grow together, and share their syncs (`make_ring_changes`).
 
 **Removal.** Removing hundreds of files at once stops the syncs of all others for some 450 ms on a disk mounted with
 `discard`. So spare files of journals, and files of deleted queues with many, are removed a few at a time: at most 64 at
@@ -35,18 +36,23 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.values import TypedMap
 from qstore.store.disk import WritableDisk
 from qstore.store.environment import Background
 from qstore.store.errors import disk_advice
 from qstore.store.journal.directory import DELETED
-from qstore.store.journal.write.growth import RingChange, RingUnknownError, make_ring_change, remove_spare
+from qstore.store.journal.write.growth import (
+    JournalChange,
+    RingChange,
+    RingUnknownError,
+    make_ring_changes,
+    remove_spare,
+)
 from qstore.store.journal.write.storage import remove_journal
 from qstore.store.live.commit import Flusher
 from qstore.store.live.queue_journal import QueueJournal
@@ -178,20 +184,18 @@ class Expansion:
             return
         journal.writer.ring_changed()
         self._spare.taken(journal, change.added)
-        make = partial(make_ring_change, self._disk, journal.directory, journal.base_name, change)
-
-        def work() -> None:
-            try:
-                make()
-            except (OSError, RhmError, RingUnknownError) as error:
-                self._results[journal] = error
-            else:
-                self._results[journal] = None
 
         def done(_: object) -> None:
             self._finish(journal)
 
-        self._background.run(work, done, done)
+        self._background.run_together(self._make, (journal, change), done, done)
+
+    def _make(self, changes: Sequence[tuple[QueueJournal, RingChange]]) -> Sequence[None]:
+        """Make changes of several journals. Called by the background's thread."""
+        on_disk = [JournalChange(journal.directory, journal.base_name, change) for journal, change in changes]
+        errors = make_ring_changes(self._disk, on_disk)
+        self._results.update(zip((journal for journal, _ in changes), errors, strict=True))
+        return [None] * len(changes)
 
     def _finish(self, journal: QueueJournal) -> str | None:
         """Report a finished change to the writer, unless it knows. Returns the error, if any."""

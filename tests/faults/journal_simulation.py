@@ -24,7 +24,14 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
 from qstore.store.journal.write.flushes import JournalOwner, Step
-from qstore.store.journal.write.growth import UNENTERED, RingUnknownError, make_ring_change, remove_spare, settle_ring
+from qstore.store.journal.write.growth import (
+    UNENTERED,
+    JournalChange,
+    RingUnknownError,
+    make_ring_changes,
+    remove_spare,
+    settle_ring,
+)
 from qstore.store.journal.write.live_records import runs_of
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing
 from qstore.store.journal.write.storage import JournalStorage, create_journal
@@ -345,17 +352,14 @@ class JournalLife:
         change = growth.change
         if change is None:
             return
-        try:
-            make_ring_change(self.disk, DIRECTORY, DEFAULT_BASE_NAME, change)
-        except RingUnknownError as error:
+        (error,) = make_ring_changes(self.disk, [JournalChange(DIRECTORY, DEFAULT_BASE_NAME, change)])
+        if isinstance(error, RingUnknownError):
             self.writer.failed(error.error)
-            raise error.error from None
-        except OSError:
-            growth.end(is_made=False)
-            self.writer.ring_changed()
-            raise
-        growth.end(is_made=True)
+            raise error.error
+        growth.end(is_made=error is None)
         self.writer.ring_changed()
+        if error is not None:
+            raise error
         self.storage.forget(change.removed)
         remove_spare(self.disk, DIRECTORY, DEFAULT_BASE_NAME, change.removed)
         self.geometry = Geometry(len(change.after), self.geometry.data_size)

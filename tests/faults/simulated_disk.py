@@ -47,7 +47,7 @@ from functools import lru_cache, partial
 from itertools import count
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from qstore.store.disk import WritableFile
+from qstore.store.disk import SyncGroup, WritableFile
 
 Node: TypeAlias = "Inode | Folder"
 Twins: TypeAlias = "dict[Node, Node]"
@@ -705,6 +705,18 @@ class SimulatedDisk:
             file.sync()
         for directory in directories:
             self.sync_directory(directory)
+
+    def sync_each(self, groups: Sequence[SyncGroup]) -> list[OSError | None]:
+        """One after the other."""
+        errors: list[OSError | None] = []
+        for files, directories in groups:
+            try:
+                self.sync_all(files, directories)
+            except OSError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        return errors
 
     def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
         """As late as it may be; what is not synced may be on the disk before."""

@@ -1588,10 +1588,17 @@ GEOMETRY: Final = Geometry(8, 4096)
 class Shop:
     """A store with some queues, and what its callbacks brought."""
 
-    def __init__(self, disk: SimulatedDisk, queues: int = 0, on_damage: OnDamage = OnDamage.QUARANTINE) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        queues: int = 0,
+        on_damage: OnDamage = OnDamage.QUARANTINE,
+        *,
+        auto_expand: bool = False,
+    ) -> None:
         self.lines: list[LogLine] = []
         self.disk = disk
-        parameters = TinyParameters(on_damage=on_damage)
+        parameters = TinyParameters(on_damage=on_damage, auto_expand=auto_expand)
         environment = simulated_environment(disk, random.Random(1), lambda: SlowSync(random.Random(2)))
         self.store = MessageStore.open(environment, PATH, parameters, "test", log=self.lines.append)
         self.found = {

@@ -19,7 +19,7 @@ import qstore.store.live.transactions as transactions
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.store.disk import read_whole
 from qstore.store.errors import StoreError
-from qstore.store.journal.write.growth import make_ring_change
+from qstore.store.journal.write.growth import make_ring_changes
 from qstore.store.journal.write.version_2_writer import Version2Writer
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
 from tests.faults.simulated_disk import SimulatedDisk
@@ -81,15 +81,15 @@ def test_promises_hold_with_journals_that_grow(part: int, monkeypatch: pytest.Mo
     assert crashes.counts["grown"] > 0
 
 
-def _make_unsynced(*change: Any) -> None:
+def _make_unsynced(*changes: Any) -> list[Exception | None]:
     """The new files of a ring are not synced."""
-    with patch.object(SimulatedDisk, "sync_all", lambda *_: None):
-        make_ring_change(*change)
+    with patch.object(SimulatedDisk, "sync_each", lambda _, groups: [None] * len(groups)):
+        return make_ring_changes(*changes)
 
 
 @replaces
 def test_files_added_to_a_ring_that_are_not_synced_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "make_ring_change", _make_unsynced)
+    monkeypatch.setattr(growth, "make_ring_changes", _make_unsynced)
     crashes = StoreCrashes(share=0.2, life_class=GrowingLife)
     with pytest.raises((BrokenPromiseError, StoreError)):
         crashes.run_all(SEEDS_FOR_BROKEN)

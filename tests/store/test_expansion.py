@@ -16,7 +16,7 @@ import qstore.store.live.growth as growth
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.values import typed_map
-from qstore.store.disk import OsWritableDisk, WritableFile
+from qstore.store.disk import OsWritableDisk, SyncGroup
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFailedError, RecordTooLongError, ThresholdError
 from qstore.store.journal.directory import open_journal
@@ -96,19 +96,27 @@ def test_a_journal_grows_and_all_is_found_again(tmp_path: Path) -> None:
 
 @replaces
 def test_new_files_are_made_durable_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    sync_all = OsWritableDisk.sync_all
+    """With their names, and with the info file that makes them files of the ring."""
+    synced: list[list[tuple[int, int]]] = []
+    sync_each = OsWritableDisk.sync_each
 
-    def noted(self: OsWritableDisk, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
-        synced.append(len(files) if directories else 0)
-        sync_all(self, files, directories)
+    def noted(self: OsWritableDisk, groups: Sequence[SyncGroup]) -> list[OSError | None]:
+        synced.append([(len(files), len(directories)) for files, directories in groups])
+        return sync_each(self, groups)
 
     store = opened(tmp_path)
     journal = store.make_queue("q")
-    monkeypatch.setattr(OsWritableDisk, "sync_all", noted)
+    monkeypatch.setattr(OsWritableDisk, "sync_each", noted)
     fill(store, journal)
-    assert sum(synced) == journal.geometry.files - 4
-    assert min(filter(None, synced)) >= growth.MIN_STEP
+    assert synced[:4] == [[(1, 0)], [(0, 1)], [(6, 1)], [(0, 1)]]
+    created = 4
+    for at in range(4, len(synced), 2):  # the info file has listed their files before
+        ((files, directories),) = synced[at]
+        assert directories == 1
+        assert files - 2 >= growth.MIN_STEP
+        assert synced[at + 1] == [(0, 1)]
+        created += files - 2
+    assert 4 + created == journal.geometry.files > 8
     store.store.close()
 
 
@@ -383,7 +391,7 @@ class Disk(OsWritableDisk):
 
     def rename(self, source: str, target: str) -> None:
         """May fail."""
-        if self.failing == "rename" and "spare" not in Path(source).read_text():
+        if self.failing == "rename" and "initial_jrnl_files" in Path(source).read_text():
             raise OSError(errno.EIO, os.strerror(errno.EIO), source)
         super().rename(source, target)
 

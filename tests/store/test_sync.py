@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 
-from qstore.store.disk import OsWritableDisk, OsWritableFile, WritableFile
+from qstore.store.disk import OsWritableDisk, OsWritableFile, SyncGroup, WritableFile
 from qstore.store.environment import Background, InlineBackground, ThreadBackground, tool_environment
 from qstore.store.errors import StoreError, disk_advice
 from qstore.store.key_value import CatalogueError, WatchedKeyValue
@@ -542,7 +542,7 @@ def test_any_number_of_files_is_synced(tmp_path: Path, count: int) -> None:
     files, synced, done = files_in(tmp_path, count), set[int](), list[str]()
     with (
         patch.object(os, "fdatasync", synced.add),
-        patch.object(OsWritableDisk, "_sync_at_once", lambda *_: False),
+        patch.object(OsWritableDisk, "_sync_at_once", lambda *_: None),
     ):
         assert OsWritableDisk().sync_during(files, lambda: done.append("work")) is None
     assert synced == {file.fileno() for file in files}
@@ -577,6 +577,52 @@ def test_an_error_of_a_sync_is_returned_and_one_of_the_work_is_raised_after_the_
         with pytest.raises(ValueError, match="refused"):
             OsWritableDisk().sync_during(files, refuses)
     assert len(synced) == 4
+
+
+# ---- groups of files and directories that are synced at the same time ----
+
+
+def test_groups_are_synced_at_the_same_time_and_each_has_its_own_error(tmp_path: Path) -> None:
+    one, two, three = files_in(tmp_path, 3)
+    together = threading.Barrier(4)
+
+    def sync(descriptor: int) -> None:
+        together.wait(10)
+        if descriptor == two.fileno():
+            raise OSError(errno.EIO, "broken")
+
+    with patch.object(os, "fdatasync", sync), patch.object(os, "fsync", lambda _: together.wait(10)):
+        errors = OsWritableDisk().sync_each([((one,), ()), ((two,), (str(tmp_path),)), ((three,), ())])
+    assert (errors[0], errors[2]) == (None, None)
+    assert errors[1] is not None
+    assert errors[1].errno == errno.EIO
+
+
+def test_without_threads_groups_are_synced_by_the_caller(tmp_path: Path) -> None:
+    files, done = files_in(tmp_path, 3), list[int]()
+    with (
+        patch.object(os, "fdatasync", done.append),
+        patch.object(threading.Thread, "start", side_effect=RuntimeError),
+    ):
+        assert OsWritableDisk().sync_each([((file,), ()) for file in files]) == [None] * 3
+    assert done == [file.fileno() for file in files]
+
+
+def test_many_files_are_synced_at_once_and_errors_are_those_of_their_groups(tmp_path: Path) -> None:
+    files, missing = files_in(tmp_path, 20), str(tmp_path / "missing")
+    groups: list[SyncGroup] = [(files[:5], ()), (files[5:10], (missing,)), (files[10:], (str(tmp_path),))]
+    broken = {files[3].fileno(): errno.EIO}
+
+    def at_once(_: object, descriptors: Sequence[int]) -> list[int]:
+        assert len(descriptors) == 21
+        return [broken.get(descriptor, 0) for descriptor in descriptors]
+
+    with patch.object(helper.FileSystemSync, "sync", at_once), patch.object(os, "fdatasync", None):
+        errors = OsWritableDisk().sync_each(groups)
+        assert [None if error is None else error.errno for error in errors] == [errno.EIO, errno.ENOENT, None]
+        OsWritableDisk().sync_all(files[10:], [str(tmp_path)] * 11)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):  # a sync of the file by itself would succeed now
+            OsWritableDisk().sync_all(files, (str(tmp_path),))
 
 
 # ---- a sync driver that starts during recovery ----

@@ -1,6 +1,6 @@
 """Adds files to the ring of a version-2 journal being written, and gives back files that it does not need.
 
-`RingGrowth` plans a change of the ring, and `make_ring_change` makes it on the disk, for which the writer does not
+`RingGrowth` plans a change of the ring, and `make_ring_changes` makes it on the disk, for which the writer does not
 wait; it takes effect in the writer when it is on the disk. Until then the writer continues with its files, but does not
 enter the *anchor* again, the file before which the ring changes (see `FileRing`).
 
@@ -17,31 +17,44 @@ followed by the oldest file.
 On the disk, the info file says which files belong to the ring, and in which order. It is replaced as a whole, by
 renaming, so a kill at any point leaves one of the two rings:
 
-    add       1  the info file lists the new files as spare      remove    1  the file before them becomes a boundary
-              2  they are created and synced                               2  the info file has the new ring, and lists
-              3  the info file has the new ring                               the removed files as spare
-              4  so has its copy                                           3  so has its copy
-                                                                           4  they are removed, a few at a time
-                                                                              (`remove_spare`)
+    add       1  the info file lists the new files as spare,     remove    1  the file before them becomes a boundary
+                 unless it already did                                     2  the info file has the new ring, and lists
+              2  they are created                                             the removed files as spare
+              3  the info file has the new ring, and lists the             3  so has its copy
+                 next files to be created as spare                         4  they are removed, a few at a time
+              4  so has its copy                                              (`remove_spare`)
 
-The copy is read if the info file is lost, since nothing else has the order of the files.
+So a file that exists outside of the ring is listed as spare, and is not damage. `settle_ring` removes such files. The
+copy is read if the info file is lost, since nothing else has the order of the files.
 
-So a file that exists outside of the ring is listed as spare, and is not damage. `settle_ring` removes such files.
+**Syncs.** What is added waits for these, one after the other:
+
+    the content of the info file          before it is renamed for 1        only when files are added for the
+    its name                              before the first file is created  first time since the journal was opened
+    the files, their names, and           before the info file is renamed for 3: what it lists must exist
+    the contents of 3 and 4
+    the name of the info file             before the writer may enter the files
+
+Nothing waits for the copy's name: if it is lost, so must the info file be for an old copy to be read. Changes of
+several journals are made in step, and what they wait for is synced together. So journals that run low at the same time
+do not wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import posixpath
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Generator, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from qstore.formats.errors import RhmError
 from qstore.formats.named_tuple import NamedTuple
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_RING_FILES, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf, is_plain_ring
-from qstore.store.disk import WritableDisk, read_whole, write_new
+from qstore.store.disk import SyncGroup, WritableDisk, WritableFile, read_whole
 from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path, read_named_info
 from qstore.store.journal.write.flushes import FlushQueue, WriteBatch
 from qstore.store.journal.write.live_records import LiveRecords
@@ -51,6 +64,9 @@ from qstore.store.journal.write.storage import NEW, write_creation_header
 # ---- the plan ----
 
 UNENTERED: Final = -1  # the new files follow the last file of the ring, and have never been entered
+_ANNOUNCED: Final = 64  # files that an info file lists as spare ahead
+_MAX_OPEN: Final = 256  # files that changes in step may have open at once
+_OPEN_ANYWAY: Final = 3  # of each change: info file, copy, directory
 _KEPT_AHEAD: Final = 2  # free files after the current one that are not removed: the batch may be about to enter them
 
 
@@ -65,6 +81,8 @@ class RingChange(NamedTuple):
         anchor: the number of the file after the new ones, or after the boundary; UNENTERED if new ones follow the last.
         indicator: the overwrite indicator of the new ones, if there is an anchor.
         boundary: the number of the last free file before those to be removed that was entered; UNENTERED for none.
+        is_announced: whether the info file already lists the files to create as spare.
+        announced: the numbers of files that will be created next, which the info file lists as spare from now on.
     """
 
     before: tuple[int, ...]
@@ -74,6 +92,8 @@ class RingChange(NamedTuple):
     anchor: int = UNENTERED
     indicator: int = 0
     boundary: int = UNENTERED
+    is_announced: bool = False
+    announced: tuple[int, ...] = ()
 
 
 class RingGrowth:
@@ -87,7 +107,7 @@ class RingGrowth:
         change: the change being made on the disk; None for none.
     """
 
-    __slots__ = ("_batch", "_flushes", "_records", "_ring", "_space", "_wasted", "change")
+    __slots__ = ("_announced", "_batch", "_flushes", "_records", "_ring", "_space", "_wasted", "change")
 
     def __init__(
         self,
@@ -101,6 +121,7 @@ class RingGrowth:
         self._ring, self._batch, self._flushes = ring, batch, flushes
         self._space, self._records = space, records
         self.change: RingChange | None = None
+        self._announced: frozenset[int] = frozenset()  # numbers that the info file is known to list as spare
         self._wasted = batch.index + wasted  # the last of them: they are known by their order
 
     def begin(self, files: int) -> RingChange | None:
@@ -112,7 +133,9 @@ class RingGrowth:
         taken = set(ring.numbers)
         if len(taken) + files > MAX_RING_FILES:
             return None
-        numbers = tuple([number for number in range(len(taken) + files) if number not in taken][:files])
+        most = min(len(taken) + files + _ANNOUNCED, MAX_RING_FILES)
+        free = [number for number in range(most) if number not in taken]
+        numbers, following = tuple(free[:files]), tuple(free[files : files + _ANNOUNCED])
         of_lap = ring.place(anchor) > 0
         return self._begun(
             anchor,
@@ -122,6 +145,8 @@ class RingGrowth:
                 added=numbers,
                 anchor=ring.number(anchor) if of_lap else UNENTERED,
                 indicator=ring.indicator(anchor),
+                is_announced=self._announced.issuperset(numbers),
+                announced=following,
             ),
         )
 
@@ -162,6 +187,7 @@ class RingGrowth:
             return
         if change.added:
             self._ring.insert(anchor, change.added)
+            self._announced = frozenset(change.announced)
             if change.anchor != UNENTERED:
                 self._batch.slots.update(dict.fromkeys(change.added, 0))
         else:
@@ -216,43 +242,148 @@ class RingUnknownError(Exception):
         self.error = error
 
 
-def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change: RingChange) -> None:
-    """Make a change of the ring of the journal in `directory`. Nothing else may replace its info file meanwhile.
+class JournalChange(NamedTuple):
+    """A change of the ring of the journal in `directory`. Nothing else may replace its info file meanwhile."""
+
+    directory: str
+    base_name: str
+    change: RingChange
+
+
+def make_ring_changes(disk: WritableDisk, changes: Sequence[JournalChange]) -> list[Exception | None]:
+    """Make changes of different journals. They share their syncs.
+
+    Returns:
+        For each of them None if it was made, or its error:
+        RingUnknownError if it is unknown whether it was made;
+        OSError, RhmError if it was not. Files that were created are removed, if the disk allows it.
+    """
+    results: list[Exception | None] = [None] * len(changes)
+    begin = opened = 0
+    for end, each in enumerate(changes):
+        count = len(each.change.added) + _OPEN_ANYWAY
+        if begin < end and opened + count > _MAX_OPEN:
+            results[begin:end] = _make_in_step(disk, changes[begin:end])
+            begin, opened = end, 0
+        opened += count
+    results[begin:] = _make_in_step(disk, changes[begin:])
+    return results
+
+
+def _make_in_step(disk: WritableDisk, changes: Sequence[JournalChange]) -> list[Exception | None]:
+    """As `make_ring_changes`: each change is made up to its next sync, then all of them are synced, and so on."""
+    results: list[Exception | None] = [None] * len(changes)
+    under_way = [(number, _steps(disk, *each)) for number, each in enumerate(changes)]
+    errors: list[OSError | None] = [None] * len(changes)  # of the syncs that those under way wait for
+    while under_way:
+        going_on: list[tuple[int, _Steps]] = []
+        unsynced: list[SyncGroup] = []
+        for (number, steps), failure in zip(under_way, errors, strict=True):
+            try:
+                unsynced.append(steps.send(failure))
+            except StopIteration:
+                pass
+            except (OSError, RhmError, RingUnknownError) as error:
+                results[number] = error
+            except MemoryError:
+                results[number] = RingUnknownError(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+            else:
+                going_on.append((number, steps))
+        under_way, errors = going_on, _synced(disk, unsynced)
+    return results
+
+
+def _synced(disk: WritableDisk, unsynced: Sequence[SyncGroup]) -> list[OSError | None]:
+    """Sync what several changes wait for. Returns the error of each."""
+    if not unsynced:
+        return []
+    failure: OSError
+    try:
+        return disk.sync_each(unsynced)
+    except OSError as error:
+        failure = error
+    except MemoryError:
+        failure = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    return [failure] * len(unsynced)
+
+
+_Steps: TypeAlias = Generator[SyncGroup, OSError | None, None]
+
+
+def _steps(disk: WritableDisk, directory: str, base_name: str, change: RingChange) -> _Steps:
+    """Make a change. Yields what is to be synced before it goes on, and is sent the error of that.
 
     Raises:
-        RingUnknownError: it is unknown whether it was made.
-        OSError, RhmError: it was not made. Files that were created are removed, if the disk allows it.
+        RingUnknownError, OSError, RhmError: see `make_ring_changes`.
     """
     path = posixpath.join(directory, base_name + INFO_SUFFIX)
+    names: SyncGroup = (), (directory,)
     info = read_named_info(disk, path)
     if info.numbers != change.before:
         raise RhmError(f"{path}: the journal's files are not those that its info file lists")
-    if change.added:
-        _replace(disk, path, info._replace(spare=_sorted({*info.spare, *change.added})))
+    if change.added and not change.is_announced:
+        announced = info._replace(spare=_sorted({*info.spare, *change.added}))
+        with contextlib.closing(_written(disk, path + NEW, announced)) as file:
+            _check((yield (file,), ()))
+        disk.rename(path + NEW, path)
+        _check((yield names))
     try:
-        _create(disk, directory, info, change)
-        _write(disk, path + NEW, _changed(info, change))
+        changed = _changed(info, change)
+        with contextlib.ExitStack() as opened:
+            files = _create(disk, directory, info, change, opened)
+            for new in (path + NEW, path + COPY_SUFFIX + NEW):
+                files.append(opened.enter_context(contextlib.closing(_written(disk, new, changed))))
+            _check((yield files, names[1] if change.added else ()))
         boundary = _boundary(disk, directory, info, change)
-    except BaseException:
+    except (OSError, RhmError, MemoryError):
         remove_spare(disk, directory, base_name, change.added)
         raise
     try:
         if boundary is not None:
-            _write_header(disk, directory, base_name, boundary)
-        _rename(disk, path)
+            boundary_path = data_path(directory, base_name, boundary.file_number)
+            with contextlib.closing(disk.open_writable(boundary_path)) as file:
+                file.write(boundary.slot * SLOT_SIZE, encode_header_slot(boundary))
+                _check((yield (file,), ()))
+        disk.rename(path + NEW, path)
+        _check((yield names))
     except OSError as error:
         raise RingUnknownError(error) from error
-    _copy(disk, path, _changed(info, change))
+    _replace_copy(disk, path + COPY_SUFFIX)
 
 
-def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
-    """Replace the copy of the info file. If the disk refuses it, the copy is removed: an old one would be wrong."""
+def _check(failure: OSError | None) -> None:
+    if failure is not None:
+        raise failure
+
+
+def _written(disk: WritableDisk, path: str, info: JournalInfo) -> WritableFile:
+    """A new file with the content of an info file, to be synced and closed. Raises OSError."""
+    content = encode_jinf(info)
+    file = _created(disk, path, len(content))
     try:
-        _write(disk, path + COPY_SUFFIX + NEW, info)
-        disk.rename(path + COPY_SUFFIX + NEW, path + COPY_SUFFIX)
+        file.write(0, content)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _created(disk: WritableDisk, path: str, size: int) -> WritableFile:
+    """A new file in place of one that may be there. Raises OSError."""
+    try:
+        return disk.create(path, size)
+    except FileExistsError:
+        disk.remove(path)
+        return disk.create(path, size)
+
+
+def _replace_copy(disk: WritableDisk, path: str) -> None:
+    """Replace the copy of an info file. If the disk refuses it, the copy is removed: an old one would be wrong."""
+    try:
+        disk.rename(path + NEW, path)
     except OSError:
         with contextlib.suppress(OSError):
-            disk.remove(path + COPY_SUFFIX)
+            disk.remove(path)
 
 
 def _changed(info: JournalInfo, change: RingChange) -> JournalInfo:
@@ -260,7 +391,7 @@ def _changed(info: JournalInfo, change: RingChange) -> JournalInfo:
     return info._replace(
         geometry=Geometry(files, info.geometry.data_size),
         ring=() if is_plain_ring(change.after) else change.after,
-        spare=_sorted({*info.spare, *change.removed}.difference(change.added)),
+        spare=_sorted({*info.spare, *change.removed, *change.announced}.difference(change.added)),
         initial_files=0 if files == initial else initial,
     )
 
@@ -277,40 +408,38 @@ def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
 def remove_spare(disk: WritableDisk, directory: str, base_name: str, numbers: Iterable[int]) -> None:
     """Remove files that do not belong to the ring, if they exist and the disk allows it."""
-    for number in numbers:
-        path = data_path(directory, base_name, number)
-        with contextlib.suppress(OSError):
-            if disk.is_file(path):
-                disk.remove(path)
+    with contextlib.suppress(OSError):
+        names = set(disk.names(directory))  # most of them do not exist: one call instead of one for each
+        for number in numbers:
+            path = data_path(directory, base_name, number)
+            if posixpath.basename(path) in names:
+                with contextlib.suppress(OSError):
+                    disk.remove(path)
 
 
-def _create(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> None:
-    """Create the new files, if there are any.
-
-    They are made durable together: a sync of each would be a transaction of the file system of its own.
-    """
-    if not change.added:
-        return
-    anchor = _header(disk, data_path(directory, info.base_name, change.anchor)) if change.anchor != UNENTERED else None
-    with contextlib.ExitStack() as opened:
-        files = []
-        for number in change.added:
-            path = data_path(directory, info.base_name, number)
-            if disk.is_file(path):
-                disk.remove(path)  # a spare one
-            file = opened.enter_context(contextlib.closing(disk.create(path, info.geometry.file_size)))
-            files.append(file)
-            write_creation_header(file, info, number)
-            if anchor is not None:
-                header = anchor._replace(
-                    file_number=number,
-                    overwrite_indicator=change.indicator,
-                    first_record_offset=0,
-                    slot=0,
-                    is_boundary=True,
-                )
-                file.write(0, encode_header_slot(header))
-        disk.sync_all(files, (directory,))
+def _create(
+    disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange, opened: contextlib.ExitStack
+) -> list[WritableFile]:
+    """Create the new files, if there are any: to be synced, and closed by `opened`."""
+    anchor = None
+    if change.added and change.anchor != UNENTERED:
+        anchor = _header(disk, data_path(directory, info.base_name, change.anchor))
+    files: list[WritableFile] = []
+    for number in change.added:
+        path = data_path(directory, info.base_name, number)
+        file = opened.enter_context(contextlib.closing(_created(disk, path, info.geometry.file_size)))
+        files.append(file)
+        write_creation_header(file, info, number)
+        if anchor is not None:
+            header = anchor._replace(
+                file_number=number,
+                overwrite_indicator=change.indicator,
+                first_record_offset=0,
+                slot=0,
+                is_boundary=True,
+            )
+            file.write(0, encode_header_slot(header))
+    return files
 
 
 def _boundary(disk: WritableDisk, directory: str, info: JournalInfo, change: RingChange) -> FileHeader | None:
@@ -328,28 +457,6 @@ def _header(disk: WritableDisk, path: str) -> FileHeader:
     if header is None:
         raise RhmError(f"{path}: the file has no header")
     return header
-
-
-def _write_header(disk: WritableDisk, directory: str, base_name: str, header: FileHeader) -> None:
-    with contextlib.closing(disk.open_writable(data_path(directory, base_name, header.file_number))) as file:
-        file.write(header.slot * SLOT_SIZE, encode_header_slot(header))
-        file.sync()
-
-
-def _replace(disk: WritableDisk, path: str, info: JournalInfo) -> None:
-    _write(disk, path + NEW, info)
-    _rename(disk, path)
-
-
-def _write(disk: WritableDisk, path: str, info: JournalInfo) -> None:
-    if disk.is_file(path):
-        disk.remove(path)
-    write_new(disk, path, encode_jinf(info))
-
-
-def _rename(disk: WritableDisk, path: str) -> None:
-    disk.rename(path + NEW, path)
-    disk.sync_directory(posixpath.dirname(path))
 
 
 def _sorted(numbers: set[int]) -> tuple[int, ...]:
