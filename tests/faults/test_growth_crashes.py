@@ -151,14 +151,14 @@ def test_a_kill_at_every_call_leaves_each_journal_whole(times: int, laps: bool, 
     assert kill_at_every_call(7, times, power_loss, laps=laps) > 3 * 12
 
 
-@pytest.mark.parametrize("times", [0, 1])
-def test_a_failure_at_any_call_is_that_of_one_journal(times: int) -> None:
+@pytest.mark.parametrize(("times", "code"), [(0, errno.EIO), (1, errno.EIO), (1, errno.ENOSPC)])
+def test_a_failure_at_any_call_is_that_of_one_journal(times: int, code: int) -> None:
     number, failed = 0, 0
     while True:
         shop = grown(11, times, laps=False)
         files = {name: journal.geometry.files for name, journal in shop.journals.items()}
         first = shop.disk.calls
-        shop.disk.fail_at = {first + number: errno.EIO}
+        shop.disk.fail_at = {first + number: code}
         shop.grow()
         if shop.disk.calls <= first + number:
             break
