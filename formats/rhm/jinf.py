@@ -46,8 +46,6 @@ MAX_JINF_SIZE: Final = 1 << 20  # bytes: a queue record is some KiB; nothing lar
 _SECTOR_BLOCKS, _BLOCK_BYTES = 4, 128
 _NUMBER_LIMIT: Final = 1 << 48
 
-_TEXT_OR_NUMBER: Final = frozenset((str, int, bool))
-
 
 class JournalInfo(NamedTuple):
     """The content of a `.jinf` file.
@@ -327,7 +325,7 @@ def _decode_version_2(content: bytes) -> JournalInfo:
     version = fields.get("journal_version")
     if version != 2:
         raise RhmError(f"unsupported journal version {version!r:.40} in journal info file")
-    if not _TEXT_OR_NUMBER.issuperset(map(type, fields.values())):
+    if not all(isinstance(value, str | int) for value in fields.values()):
         raise RhmError("journal info file has values other than text and numbers")
     crc = fields.pop("crc32c", None)
     if crc != _crc_as_written(content) and crc != extend_crc32c(0, _canonical(fields)):

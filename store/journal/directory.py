@@ -108,11 +108,10 @@ def _recorded_ring(disk: Disk, directory: str, base: str, names: Sequence[str], 
     numbers = info.numbers_of(geometry.files)
     if geometry.file_size > MAX_FILE_SIZE:
         return None
-    files = [_data_name(base, number) for number in numbers]
-    if {name for name in names if name.endswith(DATA_SUFFIX)} != set(files):
+    paths = [data_path(directory, base, number) for number in numbers]
+    if {name for name in names if name.endswith(DATA_SUFFIX)} != {posixpath.basename(path) for path in paths}:
         return None
-    parent = posixpath.join(directory, "")
-    ring = read_ring(disk, [parent + name for name in files], geometry, info, numbers)
+    ring = read_ring(disk, paths, geometry, info, numbers)
     return ring if ring.is_whole else None
 
 
@@ -207,11 +206,7 @@ def _stranger(info: JournalInfo | None, info_path: str, base: str, ring: Ring) -
 
 def data_path(directory: str, base: str, number: int) -> str:
     """The path of a ring's file."""
-    return posixpath.join(directory, _data_name(base, number))
-
-
-def _data_name(base: str, number: int) -> str:
-    return f"{base}.{number:04x}{DATA_SUFFIX}"
+    return posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
 
 
 def _trusted_geometry(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.checksum import extend_crc32c, independent_crc32c
+from qstore.formats.checksum import independent_crc32c
 from qstore.formats.errors import RhmError
-from qstore.formats.rhm import file_header
 from qstore.formats.rhm.file_header import (
     SLOT_SIZE,
-    VERSION_2,
     FileHeader,
     decode_file_header,
     decode_header_sector,
@@ -124,31 +120,6 @@ def test_a_creation_header_says_that_the_file_was_never_entered() -> None:
     assert decode_header_sector(sector).has_creation_header
     assert not decode_header_sector(bytes(512)).has_creation_header
     assert header_oddities(sector) == []
-
-
-@given(
-    at=st.integers(0, 511), content=st.binary(max_size=4), flush=st.sampled_from([0, 0, 1]),
-    size=st.sampled_from([512, 400, 300]), seals=st.booleans(),
-)  # fmt: skip
-def test_the_fast_path_for_files_that_were_never_entered_decides_as_the_other(
-    at: int, content: bytes, flush: int, size: int, seals: bool
-) -> None:
-    sector = bytearray(sector_of(None, CREATION._replace(first_flush=flush)))
-    sector[at : at + len(content)] = content
-    del sector[size:]
-    if seals:
-        end = SLOT_SIZE + VERSION_2.size
-        sector[end : end + 4] = extend_crc32c(0, bytes(sector[SLOT_SIZE:end])).to_bytes(4, "little")
-
-    def decoded() -> object:
-        try:
-            return decode_header_sector(bytes(sector))
-        except RhmError as error:
-            return str(error)
-
-    found = decoded()
-    with patch.object(file_header, "_has_creation_header_only", lambda _: False):
-        assert decoded() == found
 
 
 def test_the_first_header_beside_a_creation_header() -> None:
