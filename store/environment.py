@@ -61,7 +61,7 @@ class Background(Protocol):
     ) -> None:
         """As `run`: `together` does this item, with others that were given directly before and after it, if they wait.
 
-        `together` must not raise: an error is its result for an item.
+        An error is its result for an item; one that it raises is that of all of them.
         """
 
     def fileno(self) -> int:
@@ -243,7 +243,11 @@ class SharedWork(NamedTuple):
 
 def do_together(group: Sequence[SharedWork]) -> list[_Finish]:
     """Do the work of a group; the callbacks to call with the results."""
-    results = group[0].together([each.item for each in group])
+    results: Sequence[Any]
+    try:
+        results = group[0].together([each.item for each in group])
+    except Exception as error:
+        results = [error] * len(group)
     return [
         partial(each.failed if isinstance(result, Exception) else each.done, result)
         for each, result in zip(group, results, strict=True)

@@ -222,6 +222,22 @@ def test_an_item_that_fails_fails_alone(background: Background) -> None:
     assert reported == [0, "odd", 2, "odd"]
 
 
+def test_an_error_of_the_whole_group_is_that_of_each_item_and_work_goes_on(threaded: ThreadBackground) -> None:
+    reported: list[str] = []
+    begin = threading.Event()
+
+    def together(items: Sequence[int]) -> list[int]:
+        raise ValueError(f"{len(items)} odd ones")
+
+    threaded.run(begin.wait, lambda _: None, unexpected)
+    for number in range(3):
+        threaded.run_together(together, number, unexpected, lambda error: reported.append(str(error)))
+    threaded.run(lambda: "more", reported.append, unexpected)
+    begin.set()
+    collect_until(threaded, lambda: len(reported) == 4)
+    assert reported == ["3 odd ones"] * 3 + ["more"]
+
+
 def test_items_are_done_before_a_close(threaded: ThreadBackground) -> None:
     done: list[int] = []
     begin = threading.Event()
