@@ -374,8 +374,10 @@ class OsFile:
         `offset` itself if that is not known. What another process has written and not synced is written to the disk
         first (`FIEMAP_FLAG_SYNC`): its extents would count as unwritten until then.
         """
+        if sys.platform != "linux":
+            return offset
         begin, request = offset, bytearray(_EXTENTS_BYTES)
-        while begin < self._size and sys.platform == "linux":
+        while begin < self._size:
             _EXTENTS.pack_into(request, 0, begin, self._size - begin, _SYNC_FIRST, 0, _MAX_EXTENTS, 0)
             try:
                 fcntl.ioctl(self._descriptor, _FIEMAP, request)
@@ -393,7 +395,7 @@ class OsFile:
             if end <= begin:
                 return offset
             begin = end
-        return self._size if begin >= self._size else offset
+        return self._size
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -468,7 +470,7 @@ DIRECTORY_MODE: Final = 0o700
 
 _MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once: as many as the file has, within limits
 _MAX_FILL: Final = 256 * 1024
-_SYNC_THREADS: Final = 8  # of `sync_during`; more files are synced by one
+_SYNC_THREADS: Final = 8  # of `sync_each`, and of `sync_during`, which syncs more files by one
 _MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
 _BUFFER_BYTES: Final = 512 * 1024  # a journal file of default size
 _SMALL_PIECE: Final = 1024  # bytes: pieces that are not longer on average are joined: the system takes longer for each
