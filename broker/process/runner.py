@@ -249,9 +249,11 @@ class Runner:
     # ---- signals: `_end` and `_progress` are called from any thread ----
 
     def _end(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-        if self._is_up:  # not during startup, when a long recovery must not trip the watchdog
-            self._begin_shutdown()
-        _call_soon(loop, ended.set)
+        try:
+            if self._is_up:  # not during startup, when a long recovery must not trip the watchdog
+                self._begin_shutdown()
+        finally:
+            _call_soon(loop, ended.set)
 
     def _progress(self) -> int:
         turns = 0 if self._server is None else self._server.broker.tick.turns.portions

@@ -36,6 +36,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -142,9 +143,7 @@ def _be_watchdog(broker: int, reading: int, seconds: float, log_descriptors: Col
                 "Watchdog: the event loop of process %d has not run for %g seconds (the process is %s): it is killed. "
                 "Nothing that was acknowledged is lost; the store is recovered at the next start"
             )
-            logger = threading.Thread(target=_LOG.critical, args=(text, broker, seconds, state), daemon=True)
-            logger.start()
-            logger.join(_LOG_SECONDS)
+            _log_in_time(partial(_LOG.critical, text, broker, seconds, state))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(broker, signal.SIGKILL)
     finally:
@@ -183,6 +182,14 @@ def _state(process: int) -> str:
         return "?"
 
 
+def _log_in_time(write: Callable[[], object]) -> None:
+    """Write a log line, and go on without it if that takes long, or there is no memory for a thread."""
+    logger = threading.Thread(target=write, daemon=True)
+    with contextlib.suppress(RuntimeError, MemoryError):
+        logger.start()
+        logger.join(_LOG_SECONDS)
+
+
 # ---- the shutdown ----
 
 
@@ -199,9 +206,16 @@ class ShutdownWatchdog:
         self._is_started = threading.Lock()
 
     def start(self) -> None:
-        """Start to check for progress. Thread-safe; further calls do nothing."""
+        """Start to check for progress. Thread-safe; further calls do nothing.
+
+        Without memory for a thread the shutdown goes on all the same, and the next call tries again.
+        """
         if self._is_started.acquire(blocking=False):
-            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+            try:
+                threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+            except (RuntimeError, MemoryError):
+                self._is_started.release()
+                _LOG.warning("A shutdown that hangs will not be noticed: no thread can be started to watch it")
 
     def _watch(self) -> None:
         pause = threading.Event()
@@ -210,9 +224,7 @@ class ShutdownWatchdog:
             pause.wait(_LOOK_SECONDS)
             now = self._progress()
             seen, idle = now, 0.0 if now != seen else idle + _LOOK_SECONDS
-        logger = threading.Thread(target=self._log, daemon=True)
-        logger.start()
-        logger.join(_LOG_SECONDS)
+        _log_in_time(self._log)
         os._exit(EXIT_CODE)
 
     def _log(self) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest.mock import patch
 
+import pytest
+
+from qstore.broker.process.watchdog import ShutdownWatchdog
 from tests.support.processes import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -43,3 +49,15 @@ def test_a_process_that_hangs_is_ended_and_the_log_says_where_it_hung() -> None:
 def test_a_process_that_does_something_is_left_alone() -> None:
     ended = run(12, 0)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_without_memory_for_a_thread_a_shutdown_goes_on(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    dog = ShutdownWatchdog(lambda: 0)
+    with caplog.at_level(logging.WARNING), patch.object(threading.Thread, "start", side_effect=error):
+        dog.start()
+    assert "will not be noticed" in caplog.text
+    with patch.object(threading.Thread, "start") as start:
+        dog.start()
+        dog.start()
+    assert start.call_count == 1, "the next call tries again, and only that"
